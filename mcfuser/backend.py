@@ -198,19 +198,9 @@ class Backend(Protocol):
         another order (mcfuser.chain.turned)."""
         ...
 
-    def channels_last(
-        self,
-        device: Device,
-        extents: tuple[int, ...],
-        strides: tuple[int, ...],
-        dilation: tuple[int, ...],
-        depth: int,
-        whole: bool,
-    ) -> bool:
-        """Whether kernels of a convolution are fastest where the pictures that they read and write
-        are stored with their channels last (mcfuser.graph.layout); over windows of these extents,
-        with these strides and this dilation, of `depth` channels for each sum; of `whole` numbers,
-        which are integers, or of real ones."""
+    def channels_last(self, device: Device) -> bool:
+        """Whether kernels are fastest where the pictures that convolutions read and write are
+        stored with their channels last (mcfuser.graph.layout)."""
         ...
 
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:

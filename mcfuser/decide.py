@@ -163,8 +163,8 @@ def partition_for(
 ) -> Partition:
     """The chains of a model, chosen by a `price`, or by a roofline where there is none."""
     peak = device.throughput("float32")
-    best = partial(backend_of(device).channels_last, device)
-    return partition(loaded.module, peak, device.bandwidth, price, preferred, loaded.integers, best)
+    last = backend_of(device).channels_last(device)
+    return partition(loaded.module, peak, device.bandwidth, price, preferred, loaded.integers, last)
 
 
 def decide_all(

@@ -13,7 +13,7 @@ from tvm import relax, tirx
 from mcfuser.chain import Chain
 from mcfuser.errors import ChainError
 from mcfuser.graph.dataflow import dtype, shape, with_blocks
-from mcfuser.graph.layout import from_last, stored_shape, to_last
+from mcfuser.graph.layout import from_last, moved_as_stored, moved_from, stored_shape, to_last
 from mcfuser.graph.selection import ChainMatch
 from mcfuser.graph.tensors import tensor_over
 
@@ -60,7 +60,7 @@ def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IR
     calls = {r.match.bindings[-1]: r for r in replacements}
     installed = builder.get()
     main = installed["main"]
-    drop = _dropped(main, replacements)
+    drop, moved = _dropped(main, replacements), _moved(main, replacements)
     blocks, stored = [], dict[relax.Var, relax.Var]()
     for block in main.body.blocks:
         inside = isinstance(block, relax.DataflowBlock)
@@ -70,6 +70,8 @@ def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IR
                 bindings += _bindings(calls[binding.var], names, inside, stored)
             elif binding.var not in drop:
                 bindings.append(binding)
+                if binding.var in moved:
+                    bindings += _moved_bindings(binding, stored)
         blocks.append(type(block)(bindings))
     installed.update_func(installed.get_global_var("main"), with_blocks(main, blocks))
     installed = relax.transform.Normalize()(installed)
@@ -98,6 +100,36 @@ def _dropped(main: relax.Function, replacements: Sequence[Replacement]) -> set[r
             else:
                 read.update(relax.analysis.free_vars(binding.value))
     return dropped
+
+
+def _moved(main: relax.Function, replacements: Sequence[Replacement]) -> set[relax.Var]:
+    """The values that no kernel computes, of which kernels read the channels last, and which only
+    move elements: of values that are then wanted so, too."""
+    made = {v for r in replacements for v in r.match.bindings}
+    wanted = {
+        r.match.arguments[t]
+        for r in replacements
+        for t in r.match.channels_last & r.match.arguments.keys()
+    }
+    moved = set[relax.Var]()
+    for block in reversed(main.body.blocks):
+        for binding in reversed(block.bindings):
+            if binding.var in wanted - made and (parts := moved_from(binding.value)):
+                moved.add(binding.var)
+                wanted.update(parts)
+    return moved
+
+
+def _moved_bindings(
+    binding: relax.VarBinding, stored: dict[relax.Var, relax.Var]
+) -> Iterator[relax.VarBinding]:
+    """Bindings that move elements of what holds values with their channels last."""
+    parts = moved_from(binding.value)
+    for part in parts:
+        yield from _turned(part, stored)
+    stored[binding.var] = _last(binding.var)
+    moved = moved_as_stored(binding.value, [stored[part] for part in parts])
+    yield relax.VarBinding(stored[binding.var], moved)
 
 
 def _scheduled(function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -160,11 +192,15 @@ def _turned_arguments(
     """Bindings that put what a chain reads with its channels last into memory so, where no kernel
     has written it so."""
     for t in sorted(match.channels_last & match.arguments.keys()):
-        value = match.arguments[t]
-        if value not in stored:
-            stored[value] = _last(value)
-            turned = relax.op.permute_dims(value, list(to_last(len(shape(value)))))
-            yield relax.VarBinding(stored[value], turned)
+        yield from _turned(match.arguments[t], stored)
+
+
+def _turned(value: relax.Var, stored: dict[relax.Var, relax.Var]) -> Iterator[relax.VarBinding]:
+    """The binding that puts a value into memory with its channels last, unless one has done so."""
+    if value not in stored:
+        stored[value] = _last(value)
+        turned = relax.op.permute_dims(value, list(to_last(len(shape(value)))))
+        yield relax.VarBinding(stored[value], turned)
 
 
 def _last(value: relax.Var) -> relax.Var:

@@ -2,25 +2,22 @@
 
 A value [n, channels, ..] of a convolutional network is stored as [n, .., channels] where only what
 chains can read differently reads it. Its neighbours in memory are then channels of one position:
-vectors are full whatever a picture's width is, and windows with strides read them as they lie.
+vectors are full whatever a picture's width is, and windows with strides read them as they lie. What
+only moves elements of such values, as a concatenation of channels, moves them as they are stored.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import partial
+from types import MappingProxyType
 
-from tvm import relax
+from tvm import ir, relax
 
-from mcfuser.graph.convolution import convolution
-from mcfuser.graph.dataflow import Dataflow, array, extents, shape, size, sources
+from mcfuser.graph.dataflow import Dataflow, array, extents, shape
 from mcfuser.graph.views import AxisStrides, LaidOutValue, sliding_strides, within
-
-ChannelsLast = Callable[[tuple[int, ...], tuple[int, ...], tuple[int, ...], int, bool], bool]
-"""Whether kernels of a convolution over windows of these extents, strides and dilation, of so many
-channels, of integers or not, are fastest where pictures have their channels last."""
 
 
 def to_last(rank: int) -> tuple[int, ...]:
@@ -72,77 +69,87 @@ def stored_view(view: LaidOutValue, sizes: Mapping[int, int]) -> LaidOutValue:
     return LaidOutValue(view.value, {a: every[a] for a in view.layout}, offset, padding)
 
 
+# --- what moves elements ------------------------------------------------------------------------
+
+
+def moved_from(value: relax.Expr) -> tuple[relax.Expr, ...]:
+    """What a concatenation of channels, or a slice, takes the elements of its result from; nothing
+    for any other operator."""
+    known = isinstance(value, relax.Call) and isinstance(value.op, ir.Op)
+    return _MOVING[value.op.name][0](value) if known and value.op.name in _MOVING else ()
+
+
+def moved_as_stored(value: relax.Call, stored: Sequence[relax.Expr]) -> relax.Expr:
+    """The same movement of elements (`moved_from`) of values that are `stored` with their channels
+    last."""
+    moved: relax.Expr = _MOVING[value.op.name][1](value, stored)
+    return moved
+
+
+def _parts(value: relax.Call) -> tuple[relax.Expr, ...]:
+    parts = value.args[0]
+    channels = value.attrs.axis is not None and int(value.attrs.axis) % len(shape(value)) == 1
+    return tuple(parts.fields) if channels and isinstance(parts, relax.Tuple) else ()
+
+
+def _joined(value: relax.Call, stored: Sequence[relax.Expr]) -> relax.Expr:
+    return relax.op.concat(list(stored), axis=len(shape(value)) - 1)
+
+
+def _whole(value: relax.Call) -> tuple[relax.Expr, ...]:
+    return (value.args[0],)
+
+
+def _sliced(value: relax.Call, stored: Sequence[relax.Expr]) -> relax.Expr:
+    (source,), rank = stored, len(shape(value))
+    axes, *others = ([int(x) for x in arg.fields] for arg in value.args[1:])
+    axes = [to_last(rank).index(a % rank) for a in axes]
+    return relax.op.strided_slice(source, axes, *others)
+
+
+_Moved = tuple[
+    Callable[[relax.Call], tuple[relax.Expr, ...]],
+    Callable[[relax.Call, Sequence[relax.Expr]], relax.Expr],
+]
+_MOVING: Mapping[str, _Moved] = MappingProxyType({
+    "relax.concat": (_parts, _joined),
+    "relax.strided_slice": (_whole, _sliced),
+})  # fmt: skip
+
+
 # --- which values -------------------------------------------------------------------------------
 
 
-def channels_last(flow: Dataflow, best: ChannelsLast) -> frozenset[relax.Var]:
+def channels_last(flow: Dataflow) -> frozenset[relax.Var]:
     """The values that are stored with their channels last, if they are stored.
 
-    They are those that convolutions compute, and what is computed from these position by position,
-    where every reader can be part of a chain. Values that are combined are stored alike: as they
-    are written, where one of them is on either side of a convolution whose kernels want that
-    (`best`).
+    They are those that convolutions compute, what is computed from these position by position, and
+    what moves elements of these alone, where every reader can be part of a chain or moves elements
+    of what is stored alike.
     """
-    found = set[relax.Var]()
-    for v in flow.order:
-        if len(extents(v) or ()) > 2 and _has_channels(flow, v, found):
-            found.add(v)
-    if not found:
-        return frozenset()
+    barred = set[relax.Var]()
+    while True:
+        found = set[relax.Var]()
+        for v in flow.order:
+            fits = v not in barred and len(extents(v) or ()) > 2
+            if fits and _has_channels(flow, v, found):
+                found.add(v)
+        last = found & _free(flow, found)
+        mixed = {v for v in last if not last.issuperset(moved_from(flow.values[v]))}
+        if not mixed:
+            return frozenset(last)
+        barred |= mixed
+
+
+def _free(flow: Dataflow, found: AbstractSet[relax.Var]) -> set[relax.Var]:
+    """The values that can be stored in any way: no output, and all that reads them can read them
+    so, given those that have channels."""
     free = set[relax.Var]()
     for v in reversed(flow.order):
-        if v not in flow.outputs and all(
-            _takes(flow, reader, found, free) for reader in flow.readers.get(v, ())
-        ):
+        readers = flow.readers.get(v, ())
+        if v not in flow.outputs and all(_takes(flow, r, found, free) for r in readers):
             free.add(v)
-    alike, written = _alike(flow, found), set[relax.Var]()
-    for v in flow.products:
-        if v in found and not _is_best(flow, v, best):
-            sides = (v, unpadded(flow, flow.values[v].args[0]))
-            written |= {alike[x] for x in sides if x in alike}
-    return frozenset(v for v in found & free if alike[v] not in written)
-
-
-def _alike(flow: Dataflow, found: set[relax.Var]) -> dict[relax.Var, relax.Var]:
-    """For each value with channels, one that stands for all those that are stored alike: what maps
-    combine, views of one value, and what windows are pooled of."""
-    first: dict[relax.Var, relax.Var] = {v: v for v in found}
-
-    def root(v: relax.Var) -> relax.Var:
-        while first[v] != v:
-            first[v] = v = first[first[v]]
-        return v
-
-    for v in flow.order:
-        pooled = flow.kinds[v] == "reduction"
-        if v in found and flow.kinds[v] != "product":
-            for a in map(partial(unpadded, flow), sources(flow.values[v])):
-                if a in found and (pooled or size(a) == size(v)):
-                    first[root(a)] = root(v)
-    return {v: root(v) for v in found}
-
-
-def _is_best(flow: Dataflow, v: relax.Var, best: ChannelsLast) -> bool:
-    """Whether a product's kernels want channels last: a convolution's, or those of a product of
-    single positions."""
-    product = flow.values[v]
-    if product.op.name == "relax.matmul":
-        one = (1,) * (len(shape(product)) - 2)
-        return best(one, one, one, shape(product.args[1])[-2], False)
-    found = convolution(product)
-    if found is None:
-        return False
-    windows, depth = found.windows, shape(product.args[1])[1]
-    whole = _multiplies_integers(flow, product)
-    return best(windows.extents, windows.strides, windows.dilation, depth, whole)
-
-
-def _multiplies_integers(flow: Dataflow, convolution: relax.Call) -> bool:
-    """Whether a convolution's kernel multiplies integers: those that its data are made of by those
-    that its weights are made of."""
-    data, weight = convolution.args
-    made = flow.kinds.get(weight) == "constant"
-    return made and unpadded(flow, data) in flow.widened
+    return free
 
 
 def unpadded(flow: Dataflow, value: relax.Expr) -> relax.Expr:
@@ -153,9 +160,11 @@ def unpadded(flow: Dataflow, value: relax.Expr) -> relax.Expr:
     return value
 
 
-def _has_channels(flow: Dataflow, v: relax.Var, found: set[relax.Var]) -> bool:
+def _has_channels(flow: Dataflow, v: relax.Var, found: AbstractSet[relax.Var]) -> bool:
     """Whether dimension 1 of a value is channels, given which values before have some."""
     value = flow.values[v]
+    if moved := moved_from(value):
+        return all(x in found for x in moved)
     match flow.kinds[v]:
         case "product" if value.op.name == "relax.matmul":
             return is_pointwise(flow, value) and value.args[1] in found
@@ -177,7 +186,7 @@ def is_pointwise(flow: Dataflow, product: relax.Call) -> bool:
     return fixed and len(shape(matrix)) == 2
 
 
-def _keeps_channels(view: relax.Call, found: set[relax.Var]) -> bool:
+def _keeps_channels(view: relax.Call, found: AbstractSet[relax.Var]) -> bool:
     """Whether a view changes spatial dimensions alone."""
     before, after = view.args[0], shape(view)
     if before not in found or len(after) < 3 or view.op.name == "relax.permute_dims":
@@ -185,8 +194,13 @@ def _keeps_channels(view: relax.Call, found: set[relax.Var]) -> bool:
     return shape(before)[:2] == after[:2]
 
 
-def _takes(flow: Dataflow, reader: relax.Var, found: set[relax.Var], free: set[relax.Var]) -> bool:
-    """Whether what reads a value can be part of a chain, however that value is stored."""
+def _takes(
+    flow: Dataflow, reader: relax.Var, found: AbstractSet[relax.Var], free: AbstractSet[relax.Var]
+) -> bool:
+    """Whether what reads a value reads it however it is stored: it can be part of a chain, or moves
+    elements to where they are stored alike."""
+    if moved_from(flow.values[reader]):
+        return reader in found and reader in free
     match flow.kinds[reader]:
         case "view":
             turned = flow.values[reader].op.name == "relax.permute_dims"

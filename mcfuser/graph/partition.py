@@ -26,7 +26,7 @@ from mcfuser.graph.dataflow import (
     size,
     sources,
 )
-from mcfuser.graph.layout import ChannelsLast, channels_last
+from mcfuser.graph.layout import channels_last
 from mcfuser.graph.leftover import left_out
 from mcfuser.graph.lift import Lifted, lift
 from mcfuser.graph.price import Price, Prices, roofline, with_epilogue
@@ -102,7 +102,7 @@ def partition(
     price: Price | None = None,
     preferred: AbstractSet[str] = frozenset(),
     integers: bool = True,
-    best: ChannelsLast | None = None,
+    last: bool = False,
 ) -> Partition:
     """The chains of `main`; `peak` in flop/s and `bandwidth` in byte/s judge its products.
 
@@ -113,12 +113,12 @@ def partition(
     compute the same value, but for rows that each of their readers computes anew. The chains that
     are `preferred`, by their keys, are chosen where overlapping regions could have them, whatever
     their price. `integers` tells whether the device's kernels multiply small integers as such
-    (mcfuser.backend.Backend.integers), and `best` of which convolutions they are fastest where
-    pictures have their channels last (Backend.channels_last).
+    (mcfuser.backend.Backend.integers), and `last` whether they are fastest where pictures have
+    their channels last (Backend.channels_last).
     """
     flow = dataflow(module["main"], integers)
-    if best is not None:
-        flow = replace(flow, channels_last=channels_last(flow, best))
+    if last:
+        flow = replace(flow, channels_last=channels_last(flow))
     chosen = Selection(flow)
     prices = Prices(chosen, price or partial(roofline, peak=peak, bandwidth=bandwidth))
     regions = [*gated_pairs(chosen)]

@@ -99,7 +99,7 @@ class Interpreted:
     def tiled(self, chain: Chain, device: Device) -> Chain:
         return chain
 
-    def channels_last(self, device, extents, strides, dilation, depth: int, whole: bool) -> bool:
+    def channels_last(self, device: Device) -> bool:
         return True
 
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:

@@ -10,13 +10,16 @@ from mcfuser.chain import Chain, from_json
 
 def convolution(
     height: int, width: int, columns: int, channels: int = 5, groups: int = 1, pictures: int = 1,
-    step: int = 1,
+    step: int = 1, last: bool = False,
 ) -> Chain:  # fmt: skip
     """With a bias for each column, and what a residual adds. A window's positions are `step` apart
-    from the next window's; a line of the input is as long as the windows need."""
+    from the next window's; a line of the input is as long as the windows need. Channels are `last`,
+    or planes."""
     line, lines = step * (width - 1) + 3, step * (height - 1) + 3
-    plane = line * lines
-    laid = [groups * channels * plane, channels * plane, plane, step * line, step, line, 1]
+    every = groups * channels
+    plane, unit = (1, every) if last else (line * lines, 1)
+    picture, row = every * line * lines, line * unit
+    laid = [picture, channels * plane, plane, step * row, step * unit, row, unit]
     return from_json({
         "axes": {"p": pictures, "g": groups, "m": height, "i": width, "n": columns,
                  "k": channels, "s": 3, "t": 3},
@@ -72,12 +75,16 @@ class Windows:
 
 def padded(
     down: Windows, across: Windows, columns: int = 0, channels: int = 3, pictures: int = 1,
-    dtype: str = "float32", value: float = 0.0, largest: bool = False,
+    dtype: str = "float32", value: float = 0.0, largest: bool = False, last: bool = False,
 ) -> Chain:  # fmt: skip
     """A convolution of pictures with zeros, or another number, around them; depthwise without
-    columns. The largest element of each window, if that is wanted."""
-    line, plane = across.extent, across.extent * down.extent
-    laid = [channels * plane, plane, down.step * line, down.apart * line, across.step, across.apart]
+    columns. The largest element of each window, if that is wanted. Channels are `last`, or
+    planes."""
+    places = across.extent * down.extent
+    plane, element = (1, channels) if last else (places, 1)
+    line = across.extent * element
+    laid = [channels * places, plane, down.step * line, down.apart * line, across.step * element,
+            across.apart * element]  # fmt: skip
     padding = [
         {
             "dimensions": [d, d + 1],
@@ -86,7 +93,7 @@ def padded(
             "before": x.before,
             "value": value,
         }
-        for d, x, unit in ((2, down, line), (4, across, 1))
+        for d, x, unit in ((2, down, line), (4, across, element))
         if x.before or x.after
     ]
     axes = {"p": pictures, "k": channels, "m": down.places, "s": down.taps, "i": across.places,

@@ -17,7 +17,7 @@ from mcfuser.chain import Chain, rows_merged, turned
 from mcfuser.codegen import tensorir
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
-from mcfuser.lowering.tensorir.winograd import TAPS, TRANSFORMS, convolved
+from mcfuser.lowering.tensorir.winograd import TRANSFORMS, convolved
 from mcfuser.model.sequential import sequential
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
@@ -64,21 +64,10 @@ class CpuBackend:
         along one axis. A matrix unit takes them as they are: nobody has measured them otherwise."""
         return chain if device.matrix else rows_merged(turned(chain))
 
-    def channels_last(
-        self,
-        device: Device,
-        extents: tuple[int, ...],
-        strides: tuple[int, ...],
-        dilation: tuple[int, ...],
-        depth: int,
-        whole: bool,
-    ) -> bool:
-        """Vectors lie along channels then, but for Winograd's algorithm, which has them along
-        lines; it multiplies no whole numbers. With a matrix unit pictures stay as they are: nobody
-        has measured them otherwise."""
-        by_one = all(n == 1 for n in (*strides, *dilation))
-        lines = by_one and depth > 1 and extents == (TAPS, TAPS)
-        return (whole or not lines) and not device.matrix
+    def channels_last(self, device: Device) -> bool:
+        """Vectors lie along channels then. With a matrix unit pictures stay as they are: nobody has
+        measured them otherwise."""
+        return not device.matrix
 
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

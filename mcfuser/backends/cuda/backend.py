@@ -72,15 +72,7 @@ class CudaBackend:
         """With short axes merged: a position is written in digits where it becomes an address."""
         return merged(chain)
 
-    def channels_last(
-        self,
-        device: Device,
-        extents: tuple[int, ...],
-        strides: tuple[int, ...],
-        dilation: tuple[int, ...],
-        depth: int,
-        whole: bool,
-    ) -> bool:
+    def channels_last(self, device: Device) -> bool:
         """Threads lie along positions: depthwise windows are three times as slow otherwise."""
         return False
 

@@ -1,9 +1,9 @@
 """Convolutions by Winograd's algorithm (mcfuser.lowering.tensorir.winograd).
 
 The rows of the picture that a tile holds are computed in pieces. The input of every piece is turned
-once, [numbers, channels, pieces]; then for each panel of columns every one of these numbers is a
-matrix product over the channels, [numbers, pieces, width], and what these sum up to is turned back
-into the product's own tile.
+once, [numbers, channels, pieces], or [numbers, pieces, channels] where these lie side by side; then
+for each panel of columns every one of these numbers is a matrix product over the channels,
+[numbers, pieces, width], and what these sum up to is turned back into the product's own tile.
 """
 
 from __future__ import annotations
@@ -49,6 +49,11 @@ class _Tile:
     def pieces(self) -> str:
         return times(self.down, self.across)
 
+    def turned(self, number: str, row: str, piece: str) -> str:
+        """One of a piece's numbers, for the channels at a row of the depth."""
+        order = (piece, row) if self.picture.channels_last else (row, piece)
+        return f"{self.name}_turned[{number}, {', '.join(order)}]"
+
     def place(self, line: str, x: str) -> dict[str, str]:
         """The positions along the rows of a result in the tile."""
         rows = self.picture.rows
@@ -64,8 +69,12 @@ def winograd_shapes(w: Writer, tile: str, o: Operands) -> Iterator[tuple[str, li
     t = TRANSFORMS[o.out]
     rows = -(-o.pieces // o.micro_rows) * o.micro_rows
     depth = math.prod(w.schedule.tile(a) for a in o.picture.channels)
-    yield f"{tile}_lines", [t.span, -(-o.picture.width // t.out) * t.out + TAPS - 1]
-    yield f"{tile}_turned", [t.numbers, depth, rows]
+    if o.picture.channels_last:
+        yield f"{tile}_lines", [t.span, t.span, w.lowering.lanes]
+        yield f"{tile}_turned", [t.numbers, rows, depth]
+    else:
+        yield f"{tile}_lines", [t.span, -(-o.picture.width // t.out) * t.out + TAPS - 1]
+        yield f"{tile}_turned", [t.numbers, depth, rows]
     yield f"{tile}_numbers", [t.numbers, rows, o.width]
     yield f"{tile}_half", [t.out, t.span, w.lowering.lanes]
 
@@ -77,7 +86,7 @@ def convolve(w: Writer, s: Compute, o: Operands, picture: Picture) -> None:
     tile = _Tile(s.buffer, o, picture, lines)
     with w.nest([(f"{a}_i", w.count(a)) for a in o.outer]) as names:
         at = dict(zip(o.outer, names, strict=True))
-        _turn(w, tile, at)
+        (_turn_channels if picture.channels_last else _turn_lines)(w, tile, at)
         _fill_last(w, tile)
         with w.nest([("j0", covered(w.count(o.column), o.width))]) as (j0,):
             _multiply(w, tile, at, j0)
@@ -102,23 +111,20 @@ def _sum(factors: Sequence[float], values: Sequence[str]) -> str:
     return total
 
 
-def _turn(w: Writer, tile: _Tile, at: At) -> None:
+def _turn_lines(w: Writer, tile: _Tile, at: At) -> None:
     """B^T d B of every piece's input d: along columns for whole lines, then along these."""
-    picture, o, t = tile.picture, tile.o, tile.t
-    tensor, lines = w.schedule.buffer(o.left).tensor, f"{tile.name}_lines"
+    picture, t, lines = tile.picture, tile.t, f"{tile.name}_lines"
     seen = picture.width + TAPS - 1
     for x in range(seen, tile.across * t.out + TAPS - 1):
         for a in range(t.span):
             w.put(f"{lines}[{a}, {x}] = T.float32(0)")
     with w.over(picture.channels) as depth, w.nest([("piece_y", tile.down)]) as (y,):
         here = {**at, **depth, **tile.place(times(y, t.out), "0")}
-        here |= dict.fromkeys(picture.window, "0")
-        w.put(f"corner: T.let[T.int32] = {w.number(tensor, o.roles.left.indices, here, o.left)}")
-        line = _line(w, o.left, picture)
-        starts = [plus("corner", times(_below(w, tile, y, u), line)) for u in range(t.span)]
+        memory = _begin(w, tile, here)
+        starts = _lines(w, tile, y)
 
         def along_columns(x: str, _: str) -> None:
-            below = [f"{w.memory(tensor, o.left)}[{plus(start, x)}]" for start in starts]
+            below = [f"{memory}[{plus(start, x)}]" for start in starts]
             for a, factors in enumerate(t.turned):
                 w.put(f"{lines}[{a}, {x}] = {_sum(factors, below)}")
 
@@ -127,11 +133,53 @@ def _turn(w: Writer, tile: _Tile, at: At) -> None:
             for a in range(t.span):
                 beside = [f"{lines}[{a}, {plus(times(x, t.out), str(v))}]" for v in range(t.span)]
                 for b, factors in enumerate(t.turned):
-                    place = f"{tile.name}_turned[{a * t.span + b}, {row}, {piece}]"
+                    place = tile.turned(str(a * t.span + b), row, piece)
                     w.put(f"{place} = {_sum(factors, beside)}")
 
         w.vectors("x", str(seen), along_columns)
         w.vectors("x", str(tile.across), along_lines)
+
+
+def _turn_channels(w: Writer, tile: _Tile, at: At) -> None:
+    """B^T d B of every piece's input d: vectors along the channels that lie side by side."""
+    picture, t, lines = tile.picture, tile.t, f"{tile.name}_lines"
+    *outer, along = picture.channels
+    step = _elements(w, tile, picture.step)
+    loops = [("piece_y", tile.down), ("piece_x", str(tile.across))]
+    with w.over(outer) as depth, w.nest(loops) as (y, x):
+        here = {**at, **depth, **tile.place(times(y, t.out), times(x, t.out)), along: "0"}
+        memory = _begin(w, tile, here)
+        starts = _lines(w, tile, y)
+        steps = [times(_beside(tile, x, v), step) for v in range(t.span)]
+        piece = plus(times(y, tile.across), x)
+
+        def numbers(k: str, lane: str) -> None:
+            for v, beside in enumerate(steps):
+                below = [f"{memory}[{plus(plus(start, beside), k)}]" for start in starts]
+                for a, factors in enumerate(t.turned):
+                    w.put(f"{lines}[{a}, {v}, {lane}] = {_sum(factors, below)}")
+            row = _row(w, tile, {**here, along: k})
+            for a in range(t.span):
+                columns = [f"{lines}[{a}, {v}, {lane}]" for v in range(t.span)]
+                for b, factors in enumerate(t.turned):
+                    place = tile.turned(str(a * t.span + b), row, piece)
+                    w.put(f"{place} = {_sum(factors, columns)}")
+
+        w.vectors("k", w.count(along), numbers)
+
+
+def _begin(w: Writer, tile: _Tile, here: At) -> str:
+    """Binds `corner` to the number of a piece's first element; gives the memory that it is in."""
+    tensor, left = w.schedule.buffer(tile.o.left).tensor, tile.o.left
+    at = {**here, **dict.fromkeys(tile.picture.window, "0")}
+    w.put(f"corner: T.let[T.int32] = {w.number(tensor, tile.o.roles.left.indices, at, left)}")
+    return w.memory(tensor, left)
+
+
+def _lines(w: Writer, tile: _Tile, y: str) -> list[str]:
+    """The numbers of the first elements of the lines of a piece's input."""
+    line = _elements(w, tile, tile.picture.line)
+    return [plus("corner", times(_below(w, tile, y, u), line)) for u in range(tile.t.span)]
 
 
 def _below(w: Writer, tile: _Tile, y: str, u: int) -> str:
@@ -147,9 +195,20 @@ def _below(w: Writer, tile: _Tile, y: str, u: int) -> str:
     return f"T.min({u}, {last})"
 
 
-def _line(w: Writer, left: str, picture: Picture) -> int:
-    """Elements from a line of the input to the next, in the memory that a tile is read from."""
-    return w.boxes[left].line(picture.line) if left in w.boxes else picture.line
+def _beside(tile: _Tile, x: str, v: int) -> str:
+    """Positions from the first one of a piece's line to its position `v`, or to the line's last."""
+    picture, out = tile.picture, tile.o.out
+    cut = picture.width % out
+    if not cut or v < cut + TAPS - 1:
+        return str(v)
+    return f"T.min({v}, {minus(str(picture.width + TAPS - 2), times(x, out))})"
+
+
+def _elements(w: Writer, tile: _Tile, stride: int) -> int:
+    """Elements from a position of a picture to the next, in the memory that its tile is read from,
+    along the dimension that has this stride in the array."""
+    left = tile.o.left
+    return w.boxes[left].line(stride) if left in w.boxes else stride
 
 
 def _fill_last(w: Writer, tile: _Tile) -> None:
@@ -162,8 +221,8 @@ def _fill_last(w: Writer, tile: _Tile) -> None:
             w.over(tile.picture.channels) as depth,
             w.block(f"for i in range({past}):"),
         ):
-            where = f"{e}, {_row(w, tile, depth)}, {plus(tile.pieces, 'i')}"
-            w.put(f"{tile.name}_turned[{where}] = T.float32(0)")
+            place = tile.turned(e, _row(w, tile, depth), plus(tile.pieces, "i"))
+            w.put(f"{place} = T.float32(0)")
 
 
 def _multiply(w: Writer, tile: _Tile, at: At, j0: str) -> None:
@@ -177,7 +236,7 @@ def _multiply(w: Writer, tile: _Tile, at: At, j0: str) -> None:
             with w.block(unrolled), w.vector("j", lanes):
                 w.put(f"acc{v}[i, j] = T.float32(0)")
         with w.over(tile.picture.channels) as depth, w.block(unrolled):
-            left = f"{tile.name}_turned[{e}, {_row(w, tile, depth)}, {piece}]"
+            left = tile.turned(e, _row(w, tile, depth), piece)
             for v in vectors:
                 with w.vector("j", lanes):
                     value = right(w, o, {**at, **depth}, j0, v, e)

@@ -88,8 +88,9 @@ class Picture:
 
     `rows` is one axis whose positions are numbered line by line, or the axis of the lines and the
     one along them; `window` are the axes of the window in that order, `channels` the others that
-    are summed over. There are `pictures` of `height` lines of `width` results along `rows`, and
-    `line` elements from a line of the input to the next.
+    are summed over. There are `pictures` of `height` lines of `width` results along `rows`, `line`
+    elements from a line of the input to the next, and `step` from a position to the next: one, or
+    several where the channels of a position lie side by side, those of the last of `channels`.
     """
 
     rows: tuple[str, ...]
@@ -99,14 +100,20 @@ class Picture:
     height: int
     width: int
     line: int
+    step: int
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether the channels of a position lie side by side, not the positions of a line."""
+        return self.step > 1
 
 
 def picture_of(chain: Chain, roles: Product, tensor: str) -> Picture | None:
     """The picture that the left operand, which is read from `tensor`, is a view of; None where
     Winograd's algorithm does not compute the product.
 
-    It needs windows of 3 x 3 that move by one along lines that lie element by element, float32, and
-    weights that are constants which nothing else reads.
+    It needs windows of 3 x 3 that move by one along lines, of which the elements lie side by side
+    or the channels of each do; float32, and weights that are constants which nothing else reads.
     """
     if not _weights(chain, roles.right) or tensor not in chain.inputs:
         return None
@@ -119,8 +126,10 @@ def picture_of(chain: Chain, roles: Product, tensor: str) -> Picture | None:
     along_depth = [(a, digits(strides[a], chain.size(a))) for a in roles.depth]
     taps = {d[0].stride: a for a, d in along_depth if chain.size(a) == TAPS and len(d) == 1}
     steps = [(a, digits(strides[a], chain.size(a))) for a in roles.rows]
-    across = next((a for a, found in steps if found[-1].stride == 1), None)
-    if across is None or 1 not in taps:
+    moving = ((found[-1].stride, a) for a, found in steps if found[-1].stride in taps)
+    step, across = min(moving, default=(0, ""))
+    beside = next((a for a, found in along_depth if found[-1].stride == 1), "")
+    if not across or (step > 1 and not beside):
         return None
     along = digits(strides[across], chain.size(across))
     rows: tuple[str, ...] = (across,)
@@ -130,11 +139,13 @@ def picture_of(chain: Chain, roles: Product, tensor: str) -> Picture | None:
         found = ((a, d[0]) for a, d in steps if len(d) == 1 and d[0].stride in taps and a != across)
         down, lines = next(found, ("", along[0]))
         rows, pictures = (down, across), 1
-    if lines.stride == 1 or lines.stride not in taps:
+    if lines.stride == step or lines.stride not in taps:
         return None
-    window = taps[lines.stride], taps[1]
-    channels = tuple(a for a in roles.depth if a not in window)
-    return Picture(rows, window, channels, pictures, lines.extent, along[-1].extent, lines.stride)
+    window = taps[lines.stride], taps[step]
+    channels = sorted((a for a in roles.depth if a not in window), key=lambda a: a == beside)
+    return Picture(
+        rows, window, tuple(channels), pictures, lines.extent, along[-1].extent, lines.stride, step
+    )
 
 
 def _weights(chain: Chain, right: Read) -> bool:

@@ -17,7 +17,7 @@ from mcfuser.space.reference import evaluate
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
 from tests.support.paths import GOLDEN
-from tests.support.pictures import convolution
+from tests.support.pictures import Windows, convolution, padded
 from tests.support.schedules import schedules
 from tests.support.tensorir_agree import drawn_arrays, error, run
 
@@ -51,12 +51,13 @@ def check(chain: Chain, one: Chain, schedule: Schedule, knobs: TensorirKnobs = K
     [(7, 2, KNOBS), (7, 4, KNOBS), (7, 7, KNOBS), (9, 4, FOUR), (10, 4, FOUR), (11, 8, FOUR),
      (3, 3, FOUR), (8, 8, FOUR)],
 )  # fmt: skip
+@pytest.mark.parametrize("last", [False, True])
 def test_tiles_are_whole_lines_of_a_picture(
-    width: int, height: int, lines: int, knobs: TensorirKnobs
+    width: int, height: int, lines: int, knobs: TensorirKnobs, last: bool
 ) -> None:
     """Along the axis of the lines, or numbered line by line. Of seven lines the last pair has one,
-    and of an odd width the last piece of a line has one result."""
-    chain = convolution(height, width, 24)
+    and of an odd width the last piece of a line has one result. Channels are planes, or `last`."""
+    chain = convolution(height, width, 24, last=last)
     tiles = {"m": lines, "i": width, "n": 16} | WHOLE
     check(chain, chain, scheduled(chain, "mn.kist", tiles), knobs)
     one = rows_merged(chain)
@@ -69,35 +70,38 @@ def test_tiles_are_whole_lines_of_a_picture(
 @pytest.mark.parametrize("tiles", [{"n": 16}, {"n": 16, "k": 2}, {"n": 48, "k": 4}])
 @pytest.mark.parametrize("knobs", [KNOBS, FOUR, TensorirKnobs(4, 3, 8, winograd=2),
                                    TensorirKnobs(8, 2, 16, winograd=2)])  # fmt: skip
+@pytest.mark.parametrize(("channels", "last"), [(5, False), (5, True), (19, True)])
 def test_any_tiles_of_columns_and_channels(
-    columns: int, tiles: dict[str, int], knobs: TensorirKnobs
+    columns: int, tiles: dict[str, int], knobs: TensorirKnobs, channels: int, last: bool
 ) -> None:
     """Columns that fill no panel, and channels in parts whose sums are added up."""
-    chain = convolution(6, 10, columns)
+    chain = convolution(6, 10, columns, channels, last=last)
     one = rows_merged(chain)
-    tiles = {"m": 10 * knobs.winograd} | WHOLE | tiles
+    tiles = {"m": 10 * knobs.winograd} | WHOLE | {"k": channels} | tiles
     check(chain, one, scheduled(one, "mn.kst", tiles | {"n": min(tiles["n"], columns)}), knobs)
 
 
 @pytest.mark.parametrize("expression", ["pmn.kst", "pnm.kst", "mn.pkst"])
 @pytest.mark.parametrize("pictures", [1, 2])
+@pytest.mark.parametrize("last", [False, True])
 def test_groups_have_their_own_weights_and_pictures_the_same(
-    expression: str, pictures: int
+    expression: str, pictures: int, last: bool
 ) -> None:
-    chain = convolution(6, 10, 24, groups=3, pictures=2)
+    chain = convolution(6, 10, 24, groups=3, pictures=2, last=last)
     one = rows_merged(chain)
     tiles = {"p": pictures, "m": 20, "n": 16} | WHOLE
     check(chain, one, scheduled(one, expression, tiles))
 
 
-def test_pictures_are_lines_of_one_axis_where_they_are_even() -> None:
-    chain = convolution(4, 6, 16, pictures=3)
+@pytest.mark.parametrize("last", [False, True])
+def test_pictures_are_lines_of_one_axis_where_they_are_even(last: bool) -> None:
+    chain = convolution(4, 6, 16, pictures=3, last=last)
     one = rows_merged(chain)
     (digits,) = (s for s in one.tensor("A").strides if isinstance(s, tuple))
     assert [d.extent for d in digits] == [3, 4, 6]
     for rows in (12, 36, 72):
         check(chain, one, scheduled(one, "pn.kst", {"p": rows, "n": 16} | WHOLE))
-    odd = rows_merged(convolution(5, 6, 16, pictures=3))
+    odd = rows_merged(convolution(5, 6, 16, pictures=3, last=last))
     assert not used(scheduled(odd, "pn.kst", {"p": 90, "n": 16} | WHOLE))
 
 
@@ -125,6 +129,26 @@ def test_what_is_read_past_a_picture_s_last_line_is_its_last_line() -> None:
         schedule = scheduled(one, "mn.kst", {"m": 10 * height, "n": 16} | WHOLE)
         text = generate(schedule, "kernel", knobs).text
         assert tuple(u for u in range(6) if f"T.min({u}, " in text) == lines
+
+
+def test_what_is_read_past_a_line_s_last_position_is_its_last_one() -> None:
+    """Where channels lie side by side nothing lies behind the last position's."""
+    for width, knobs, places in (6, KNOBS, ()), (7, KNOBS, (3,)), (9, FOUR, (3, 4, 5)):
+        one = rows_merged(convolution(8, width, 16, last=True))
+        schedule = scheduled(one, "mn.kst", {"m": 8 * width, "n": 16} | WHOLE)
+        text = generate(schedule, "kernel", knobs).text
+        assert tuple(v for v in range(6) if f"T.min({v}, " in text) == places
+
+
+@pytest.mark.parametrize("knobs", [KNOBS, FOUR])
+@pytest.mark.parametrize("expression", ["mn.kst", "mnk.st"])
+def test_pictures_with_padding_and_channels_last(knobs: TensorirKnobs, expression: str) -> None:
+    """They are copied into boxes, of which a position has the channels of the tile."""
+    side = Windows(10, 3, before=1, after=1)
+    chain = padded(side, replace(side, extent=9), 16, 20, last=True)
+    one = rows_merged(chain)
+    tiles = {"p": 1, "m": 9 * knobs.winograd, "n": 16, "s": 3, "t": 3, "k": 16}
+    check(chain, one, scheduled(one, expression, tiles), knobs)
 
 
 def test_weights_are_turned_when_packed() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcfuser.chain import Chain, product, rows_merged
+from mcfuser.chain import Chain, from_json, product, rows_merged
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.matrix import AMX, oriented
@@ -55,12 +55,39 @@ def test_the_three_transforms_make_a_sum_over_windows(out: int, seed: int) -> No
     np.testing.assert_allclose(back @ numbers @ back.T, expected, atol=1e-11)
 
 
-def test_lines_along_an_axis_and_lines_of_one_axis_are_the_same_picture() -> None:
-    chain = convolution(6, 10, 16)
+@pytest.mark.parametrize(("last", "line", "step"), [(False, 12, 1), (True, 60, 5)])
+def test_lines_along_an_axis_and_lines_of_one_axis_are_the_same_picture(
+    last: bool, line: int, step: int
+) -> None:
+    chain = convolution(6, 10, 16, last=last)
     two, one = seen(chain), seen(rows_merged(chain))
-    assert two == Picture(("m", "i"), ("s", "t"), ("k",), 1, 6, 10, 12)
+    assert two == Picture(("m", "i"), ("s", "t"), ("k",), 1, 6, 10, line, step)
+    assert two.channels_last == last
     assert one is not None and one.rows != two.rows
     assert replace(one, rows=two.rows) == two
+
+
+def test_three_channels_that_lie_side_by_side_are_no_window() -> None:
+    chain = convolution(6, 10, 16, channels=3, last=True)
+    assert seen(chain) == Picture(("m", "i"), ("s", "t"), ("k",), 1, 6, 10, 36, 3)
+
+
+def test_the_channels_that_lie_side_by_side_are_the_last_ones() -> None:
+    chain = convolution(6, 10, 16, channels=4, last=True)
+    axes = [replace(a, extent=2) if a.name == "k" else a for a in chain.axes]
+    tensors = {
+        "A": {"shape": ["p", "g", "k", "c", "m", "i", "s", "t"],
+              "strides": [384, 4, 1, 2, 48, 4, 48, 4]},
+        "B": {"shape": ["g", "k", "c", "s", "t", "n"], "constant": True},
+    }  # fmt: skip
+    parted = from_json({
+        "axes": {a.name: a.extent for a in axes} | {"c": 2},
+        "tensors": tensors,
+        "operators": ["C[p, g, m, i, n] = sum[k, c, s, t] A[p, g, k, c, m, i, s, t] "
+                      "* B[g, k, c, s, t, n]"],
+    })  # fmt: skip
+    picture = seen(parted)
+    assert picture is not None and picture.channels == ("c", "k")
 
 
 @pytest.mark.parametrize(
@@ -70,12 +97,14 @@ def test_lines_along_an_axis_and_lines_of_one_axis_are_the_same_picture() -> Non
         with_tensor(convolution(6, 10, 16), "A", dtype="float16"),
         with_tensor(convolution(6, 10, 16), "B", dtype="bfloat16"),
         with_tensor(convolution(6, 10, 16), "B", constant=False),
-        with_tensor(convolution(6, 10, 16), "A", strides=(1200, 600, 1, 60, 5, 60, 5)),
+        convolution(6, 10, 16, step=2, last=True),
+        with_tensor(convolution(6, 10, 16), "A", strides=(2400, 1200, 240, 24, 2, 24, 2)),
+        with_tensor(convolution(6, 10, 16), "A", strides=(1200, 600, 1, 60, 5, 120, 10)),
         with_tensor(convolution(6, 10, 16), "A", strides=(1200, 600, 120, 12, 1, 24, 2)),
         with_tensor(convolution(6, 10, 16), "A", strides=(1200, 600, 120, 12, 1, 12, 2)),
     ],
-    ids=["step", "half input", "half weights", "no constant", "channels last", "dilated",
-         "dilated along lines"],
+    ids=["step", "half input", "half weights", "no constant", "step, channels last",
+         "every second element", "dilated, channels last", "dilated", "dilated along lines"],
 )  # fmt: skip
 def test_other_convolutions_are_none_of_it(chain: Chain) -> None:
     assert seen(chain) is None and seen(rows_merged(chain)) is None
