@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -11,9 +12,10 @@ from mcfuser.device import Device
 from mcfuser.lowering.tensorir.winograd import TAPS, TRANSFORMS, Rows, convolutions, pieces
 from mcfuser.space.plan import Floats, Ints, Plan, repeats, sizes_of
 
-TURN = 12.0
-"""Flops that a core could compute while it adds one term to a number of an input's pieces."""
-BACK = 10.0
+TURN = MappingProxyType({False: 12.0, True: 4.0})
+"""Flops that a core could compute while it adds one term to a number of an input's pieces, by
+whether pictures have their channels last: vectors along lines gather the elements that they turn."""
+BACK = MappingProxyType({False: 10.0, True: 7.0})
 """The same for a term of what numbers are turned back to."""
 
 
@@ -28,10 +30,10 @@ def winograd_seconds(
     """
     sizes, total = sizes_of(plan, tiles), np.zeros(len(tiles))
     peak, t = device.throughput("float32") / device.units, TRANSFORMS[out]
-    turn, back = (cost * _terms(rows) / t.span for cost, rows in ((TURN, t.turned), (BACK, t.back)))
     for s, outer, roles, picture, taken in convolutions(plan, sizes, out):
         column = max(roles.columns, key=s.operator.axes.index)
-        many = t.numbers * pieces(picture, out, sizes.of)
+        last, many = picture.channels_last, t.numbers * pieces(picture, out, sizes.of)
+        turn, back = TURN[last] * _terms(t.turned) / t.span, BACK[last] * _terms(t.back) / t.span
         columns, depth = sizes.of(column), sizes.positions(picture.channels)
         others = [a for a in s.operator.axes if a not in (*picture.rows, column)]
         visits = repeats(sizes, outer) * sizes.positions(others)

@@ -34,14 +34,18 @@ def more(plan: Plan, tiles: np.ndarray, out: int, cpu: Device = CPU) -> np.ndarr
     return winograd_seconds(plan, tiles, cpu, out, at_peak(plan, tiles, cpu))
 
 
+@pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize(("out", "pieces", "turn", "back"), [(2, 5, 2, 1.5), (4, 3, 22 / 6, 3)])
-def test_one_convolution_by_hand(out: int, pieces: int, turn: float, back: float) -> None:
+def test_one_convolution_by_hand(
+    out: int, pieces: int, turn: float, back: float, last: bool
+) -> None:
     """Blocks of `out` lines by two of 16 columns, each of two iterations over 4 channels. A number
     of F(2 x 2) has two terms, and one and a half of what it is turned back to."""
-    plan = plan_of(rows_merged(convolution(12, 10, 32, channels=8)), "st")
+    plan = plan_of(rows_merged(convolution(12, 10, 32, channels=8, last=last)), "st")
     tiles = tiles_of(plan, m=10 * out, n=16, k=4, s=3, t=3)
     numbers = (out + 2) ** 2 * pieces
-    each = 2 * numbers * 4 * 16 + TURN * turn * numbers * 4 + BACK * back * numbers * 16
+    terms = TURN[last] * turn * numbers * 4 + BACK[last] * back * numbers * 16
+    each = 2 * numbers * 4 * 16 + terms
     visits, before = 12 // out * 2 * 2, 2 * 10 * out * 9 * 4 * 16
     weights = 4 * ((out + 2) ** 2 - 9) * 4 * 16 / 5e9  # a core has half of the bandwidth
     expected = visits * ((each - before) / 5e10 + weights)

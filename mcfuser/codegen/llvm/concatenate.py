@@ -22,7 +22,7 @@ SMALL = 1 << 14
 """Elements of the result below which it is TVM's, which computes parts where it copies them."""
 FEW = 4
 """Parts up to which TVM asks quickly enough, where their rows are short."""
-SHORT = 1 << 8
+SHORT = 1 << 5
 """Elements of a short row."""
 SIZES = {**BYTES, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "uint32": 4, "uint64": 8}
 """Bytes of an element, by its dtype."""
