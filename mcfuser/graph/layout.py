@@ -73,8 +73,8 @@ def stored_view(view: LaidOutValue, sizes: Mapping[int, int]) -> LaidOutValue:
 
 
 def moved_from(value: relax.Expr) -> tuple[relax.Expr, ...]:
-    """What a concatenation of channels, or a slice, takes the elements of its result from; nothing
-    for any other operator."""
+    """What a concatenation of channels, a slice, or a resizing that chooses the nearest position
+    takes the elements of its result from; nothing for any other operator."""
     known = isinstance(value, relax.Call) and isinstance(value.op, ir.Op)
     return _MOVING[value.op.name][0](value) if known and value.op.name in _MOVING else ()
 
@@ -107,6 +107,24 @@ def _sliced(value: relax.Call, stored: Sequence[relax.Expr]) -> relax.Expr:
     return relax.op.strided_slice(source, axes, *others)
 
 
+def _chosen_of(value: relax.Call) -> tuple[relax.Expr, ...]:
+    fits = value.attrs.method == "nearest_neighbor" and value.attrs.layout == "NCHW"
+    return (value.args[0],) if fits and len(shape(value.args[0])) == 4 else ()
+
+
+def _chosen(value: relax.Call, stored: Sequence[relax.Expr]) -> relax.Expr:
+    (source,), size, attrs = stored, value.args[1], value.attrs
+    return relax.op.image.resize2d(
+        source,
+        size,
+        layout="NHWC",
+        method=attrs.method,
+        coordinate_transformation_mode=attrs.coordinate_transformation_mode,
+        rounding_method=attrs.rounding_method,
+        out_dtype=attrs.out_dtype,
+    )
+
+
 _Moved = tuple[
     Callable[[relax.Call], tuple[relax.Expr, ...]],
     Callable[[relax.Call, Sequence[relax.Expr]], relax.Expr],
@@ -114,6 +132,7 @@ _Moved = tuple[
 _MOVING: Mapping[str, _Moved] = MappingProxyType({
     "relax.concat": (_parts, _joined),
     "relax.strided_slice": (_whole, _sliced),
+    "relax.image.resize2d": (_chosen_of, _chosen),
 })  # fmt: skip
 
 

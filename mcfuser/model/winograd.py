@@ -14,7 +14,7 @@ from mcfuser.space.plan import Floats, Ints, Plan, repeats, sizes_of
 
 TURN = MappingProxyType({False: 12.0, True: 4.0})
 """Flops that a core could compute while it adds one term to a number of an input's pieces, by
-whether pictures have their channels last: vectors along lines gather the elements that they turn."""
+whether pictures have their channels last: vectors along lines gather what they turn."""
 BACK = MappingProxyType({False: 10.0, True: 7.0})
 """The same for a term of what numbers are turned back to."""
 

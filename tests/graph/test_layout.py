@@ -157,26 +157,28 @@ def test_what_is_pooled_has_its_channels_last(tmp_path: Path) -> None:
 def moved(net: Net, kind: str, x: str, y: str) -> str:
     """Elements of two values of four and six channels, moved."""
     halves = [net.op("Slice", y, *(net.ints(n) for n in (i, i + 3, 1))) for i in (0, 3)]
-    joined = {
-        "joined": (x, y),
-        "of parts": (*halves, x),
-        "twice": (net.op("Concat", x, y, axis=1), x),
-    }
-    if kind == "a slice":
-        return net.op("Slice", y, net.ints(1), net.ints(5), net.ints(1))
-    if kind == "a crop":
-        return net.op("Slice", y, *(net.ints(*n) for n in ((0, 1, 1), (6, 7, 5), (1, 2, 3))))
-    return net.op("Concat", *joined[kind], axis=1)
+    ways = {
+        "joined": lambda: net.op("Concat", x, y, axis=1),
+        "of parts": lambda: net.op("Concat", *halves, x, axis=1),
+        "twice": lambda: net.op("Concat", net.op("Concat", x, y, axis=1), x, axis=1),
+        "a slice": lambda: net.op("Slice", y, net.ints(1), net.ints(5), net.ints(1)),
+        "a crop": lambda: net.op("Slice", y, net.ints(0, 1, 1), net.ints(6, 7, 5),
+                                 net.ints(1, 2, 3)),
+        "enlarged": lambda: net.op("Resize", y, "", net.const([1, 1, 2, 2], np.float32),
+                                   coordinate_transformation_mode="asymmetric",
+                                   mode="nearest", nearest_mode="floor"),
+    }  # fmt: skip
+    return ways[kind]()
 
 
-@pytest.mark.parametrize("kind", ["joined", "of parts", "twice", "a slice", "a crop"])
+@pytest.mark.parametrize("kind", ["joined", "of parts", "twice", "a slice", "a crop", "enlarged"])
 def test_what_is_moved_is_moved_as_it_is_stored(kind: str, tmp_path: Path) -> None:
     net = Net()
     x = net.op("Relu", conv(net, net.input("x", 1, 3, 16, 16), 4, 3, strides=[2, 2]))
     y = net.op("Relu", conv(net, x, 6, 4))
     z = moved(net, kind, x, y)
     readers = [net.op(name, conv(net, z, 5, {"joined": 10, "of parts": 10, "twice": 14,
-                                             "a slice": 4, "a crop": 6}[kind], 1))
+                                             "a slice": 4, "a crop": 6, "enlarged": 6}[kind], 1))
                for name in ("Relu", "Neg")]  # fmt: skip
     model = net.model(*readers)
     loaded = load(model.SerializeToString(), {})
@@ -204,7 +206,7 @@ def _layer(net: Net, rng: random.Random, x: str, shape: list[int]) -> str:
     _, channels, height, width = shape
     kind = rng.choice(
         ("dense", "depthwise", "groups", "point", "pool", "mean", "residual", "map", "norm",
-         "concat", "gate", "branch", "split")
+         "concat", "gate", "branch", "split", "enlarge")
     )  # fmt: skip
     least = min(height, width)
     if kind in ("dense", "groups"):
@@ -239,6 +241,9 @@ def _layer(net: Net, rng: random.Random, x: str, shape: list[int]) -> str:
         columns = rng.choice((1, 3, 8))
         shape[1] = channels + columns
         return net.op("Concat", x, conv(net, x, columns, channels, rng.choice((1, 3))), axis=1)
+    if kind == "enlarge" and max(height, width) < 10:
+        shape[2:] = 2 * height, 3 * width
+        return net.op("Resize", x, "", net.const([1, 1, 2, 3], np.float32), mode="nearest")
     if kind == "split" and channels > 1:
         first = rng.randrange(1, channels)
         parts = [net.op("Slice", x, net.ints(a), net.ints(b), net.ints(1))
