@@ -35,10 +35,11 @@ SEED = 0
 ATTEMPTS = 32
 """Candidates that are built before the chain is given up."""
 CHOICES = 4
-"""The same where no time is left."""
+"""Those that are built however long it takes where no time is left."""
 LATE = 4.0
-"""Seconds after which the first of these that is built is as good as those that the model prefers:
-most take the compiler 0.2 to 1.5, those of the largest chains up to 8."""
+"""Seconds that no time left means, for a chain without a kernel takes many times as long: after
+them no others are begun, and the first that is built is as good as those that the model prefers.
+Most take the compiler 0.2 to 1.5, those of the largest chains up to 8."""
 
 
 def chosen(
@@ -60,20 +61,20 @@ def chosen(
     the others where the model expects them to take at most TRUSTED times as long as its own first.
     Reasons for which candidates failed are counted in `failed`. Those that failed when they were
     measured (`results`) are left out. After the `deadline` (time.monotonic) the first that is
-    built is chosen, and no others are begun. Where it is over already, the first that is built
-    LATE seconds later is chosen of CHOICES, all of which are begun before the chain is given up.
-    One that was begun ahead (`begin_ahead`) is tried alone.
+    built is chosen, and no others are begun. Where it is over already, it is LATE seconds from now,
+    and CHOICES are begun in any case before the chain is given up. One that was begun ahead
+    (`begin_ahead`) is tried alone.
     """
     if not len(candidates):
         return None
     times = estimated(candidates, worker.backend.estimate)
     late = time.monotonic() >= deadline
-    attempts, limit = (CHOICES, time.monotonic() + LATE) if late else (ATTEMPTS, deadline)
-    order = _ordered(candidates, times, carried)[:attempts]
+    least, limit = (CHOICES, time.monotonic() + LATE) if late else (1, deadline)
+    order = _ordered(candidates, times, carried)[:ATTEMPTS]
     alone, together = int(worker.builder.foreseen(name)), worker.builder.workers
     starts = (*range(alone), *range(alone, len(order), together))
     for first, end in pairwise((*starts, len(order))):
-        if first and not late and time.monotonic() >= limit:
+        if first >= least and time.monotonic() >= limit:
             break
         listener(Progress("compile", first, len(order), failed=sum(failed.values())))
         some = [candidates.candidate(i) for i in order[first:end]]

@@ -18,7 +18,7 @@ from mcfuser.space.candidates import Candidate, Candidates, candidates
 from mcfuser.space.knobs import KnobTable
 from mcfuser.space.statement import Illegal
 from mcfuser.tune import choice
-from mcfuser.tune.choice import CHOICES, begin_ahead, chosen
+from mcfuser.tune.choice import ATTEMPTS, CHOICES, begin_ahead, chosen
 from mcfuser.tune.expected import pruned
 from mcfuser.tune.progress import unheard
 from mcfuser.tune.related import TRUSTED
@@ -116,10 +116,15 @@ def test_a_schedule_that_is_disproven_is_not_chosen(found, monkeypatch) -> None:
     assert failed == {"it is wrong where it was interpreted": 1}
 
 
-def test_where_no_time_is_left_a_few_are_tried(found) -> None:
+@pytest.mark.parametrize(("late", "built"), [(0.0, CHOICES), (math.inf, 12)])
+def test_where_no_time_is_left_a_few_are_tried_and_for_a_while_others(
+    late: float, built: int, found, monkeypatch
+) -> None:
+    """All of the first ones may spill their registers."""
+    monkeypatch.setattr(choice, "LATE", late)
     bench = Bench(unfit=1000)
     assert choose(found, bench, deadline=time.monotonic() - 1.0) is None
-    assert bench.built == CHOICES
+    assert bench.built == built and built <= len(found) <= ATTEMPTS
 
 
 def test_where_time_is_over_few_builders_try_as_many(found, monkeypatch) -> None:
@@ -230,7 +235,8 @@ def test_what_the_model_prefers_is_begun_ahead_and_tried_alone(found) -> None:
     assert bench.built == 1
 
 
-def test_where_what_was_begun_ahead_does_not_fit_the_others_are_tried(found) -> None:
+def test_where_what_was_begun_ahead_does_not_fit_the_others_are_tried(found, monkeypatch) -> None:
+    monkeypatch.setattr(choice, "LATE", 0.0)
     bench = Foresighted(unfit=2)
     begin_ahead(CHAIN, found, (), bench, "kernel")
     best = choose(found, bench)
@@ -238,7 +244,7 @@ def test_where_what_was_begun_ahead_does_not_fit_the_others_are_tried(found) -> 
     late = Foresighted(unfit=1000)
     begin_ahead(CHAIN, found, (), late, "kernel")
     assert choose(found, late, deadline=time.monotonic() - 1.0) is None
-    assert late.built == CHOICES, "not one twice"
+    assert late.built == 1 + CHOICES, "not one twice"
 
 
 def test_nothing_is_begun_ahead_that_cannot_be_written_or_is_not_there(found) -> None:
