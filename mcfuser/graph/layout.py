@@ -144,7 +144,8 @@ def channels_last(flow: Dataflow) -> frozenset[relax.Var]:
 
     They are those that convolutions compute, what is computed from these position by position, and
     what moves elements of these alone, where every reader can be part of a chain or moves elements
-    of what is stored alike.
+    of what is stored alike. A depthwise convolution of what lies by lines computes lines: a vector
+    of its channels would be gathered for each position of a window.
     """
     barred = set[relax.Var]()
     while True:
@@ -154,10 +155,19 @@ def channels_last(flow: Dataflow) -> frozenset[relax.Var]:
             if fits and _has_channels(flow, v, found):
                 found.add(v)
         last = found & _free(flow, found)
-        mixed = {v for v in last if not last.issuperset(moved_from(flow.values[v]))}
+        mixed = {v for v in last if not last.issuperset(_stored_alike(flow, v))}
         if not mixed:
             return frozenset(last)
         barred |= mixed
+
+
+def _stored_alike(flow: Dataflow, v: relax.Var) -> tuple[relax.Expr, ...]:
+    """The values that must be stored with their channels last if one is."""
+    value = flow.values[v]
+    if flow.kinds[v] == "product" and value.op.name != "relax.matmul":
+        data, weight = value.args
+        return (unpadded(flow, data),) if shape(weight)[1] == 1 < shape(data)[1] else ()
+    return moved_from(value)
 
 
 def _free(flow: Dataflow, found: AbstractSet[relax.Var]) -> set[relax.Var]:

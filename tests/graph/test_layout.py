@@ -92,7 +92,7 @@ def test_products_of_a_transformer_are_left_alone(tmp_path: Path) -> None:
 
 def test_a_norm_over_channels_reads_them_where_they_are(tmp_path: Path) -> None:
     net = Net()
-    x = conv(net, net.input("x", 1, 8, 6, 6), 8, 1, group=8)
+    x = conv(net, net.input("x", 1, 8, 6, 6), 8, 8)
     rows = net.op("Transpose", x, perm=[0, 2, 3, 1])
     normed = net.op("LayerNormalization", rows, net.weight(8), net.weight(8))
     wide = net.op("MatMul", normed, net.weight(8, 6))
@@ -186,6 +186,14 @@ def test_what_is_moved_is_moved_as_it_is_stored(kind: str, tmp_path: Path) -> No
     assert turned(found) == 2
     for a, b in both(model, loaded, found.matches, tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("group", [1, 3])
+def test_depthwise_convolutions_of_lines_compute_lines(group: int, tmp_path: Path) -> None:
+    net = Net()
+    x = net.op("Relu", conv(net, net.input("x", 1, 3, 9, 9), 6, 3 // group, group=group))
+    found = parted(net, conv(net, x, 5, 6), folder=tmp_path)
+    assert (turned(found) == 0) == (group == 3)
 
 
 def test_where_a_part_lies_by_lines_the_whole_does(tmp_path: Path) -> None:
