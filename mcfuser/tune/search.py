@@ -47,8 +47,8 @@ has taken so far."""
 LATE = "it took the compiler longer than its peers"
 HURRY = 10.0
 """A search with fewer seconds left than this can measure few candidates: it begins with the one
-that is predicted best, then with what was best for related chains where the model expects less than
-twice its time here, and asks for few at once."""
+that is predicted best, then with what was best for related chains where the model expects
+hardly more than its time here (related.TRUSTED), and asks for few at once."""
 
 
 @dataclass(frozen=True)

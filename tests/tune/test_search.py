@@ -364,7 +364,7 @@ def test_a_search_in_a_hurry_begins_with_nothing_that_the_model_expects_to_be_sl
     bench, monkeypatch, seconds: float
 ) -> None:
     """But with the best of all, and then with what was best for a related chain, if it is expected
-    to take twice as long here, or less."""
+    to take hardly longer here."""
     begun = []
     search = CandidateSearch(CHAIN, every(), bench, "kernel", 0, 4, time.monotonic() + seconds, {},
                              Counter(), unheard)  # fmt: skip
