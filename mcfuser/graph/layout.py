@@ -74,9 +74,12 @@ def stored_view(view: LaidOutValue, sizes: Mapping[int, int]) -> LaidOutValue:
 
 def moved_from(value: relax.Expr) -> tuple[relax.Expr, ...]:
     """What a concatenation of channels, a slice, or a resizing that chooses the nearest position
-    takes the elements of its result from; nothing for any other operator."""
-    known = isinstance(value, relax.Call) and isinstance(value.op, ir.Op)
-    return _MOVING[value.op.name][0](value) if known and value.op.name in _MOVING else ()
+    takes the elements of its result from; nothing for any other operator, and where extents are
+    not known."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, ir.Op):
+        return ()
+    known = value.op.name in _MOVING and extents(value) is not None
+    return _MOVING[value.op.name][0](value) if known else ()
 
 
 def moved_as_stored(value: relax.Call, stored: Sequence[relax.Expr]) -> relax.Expr:
@@ -109,7 +112,7 @@ def _sliced(value: relax.Call, stored: Sequence[relax.Expr]) -> relax.Expr:
 
 def _chosen_of(value: relax.Call) -> tuple[relax.Expr, ...]:
     fits = value.attrs.method == "nearest_neighbor" and value.attrs.layout == "NCHW"
-    return (value.args[0],) if fits and len(shape(value.args[0])) == 4 else ()
+    return (value.args[0],) if fits and len(extents(value.args[0]) or ()) == 4 else ()
 
 
 def _chosen(value: relax.Call, stored: Sequence[relax.Expr]) -> relax.Expr:
@@ -154,6 +157,8 @@ def channels_last(flow: Dataflow) -> frozenset[relax.Var]:
             fits = v not in barred and len(extents(v) or ()) > 2
             if fits and _has_channels(flow, v, found):
                 found.add(v)
+        if not found:
+            return frozenset()
         last = found & _free(flow, found)
         mixed = {v for v in last if not last.issuperset(_stored_alike(flow, v))}
         if not mixed:

@@ -10,10 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tvm import relax, tirx
 
 from mcfuser.chain import dense, digits, products
 from mcfuser.graph.dataflow import dataflow
-from mcfuser.graph.layout import channels_last, from_last, stored_shape, stored_strides, to_last
+from mcfuser.graph.layout import (
+    channels_last,
+    from_last,
+    moved_from,
+    stored_shape,
+    stored_strides,
+    to_last,
+)
 from mcfuser.graph.load import load
 from mcfuser.graph.partition import Partition, partition
 from mcfuser.graph.views import Straddle
@@ -186,6 +194,16 @@ def test_what_is_moved_is_moved_as_it_is_stored(kind: str, tmp_path: Path) -> No
     assert turned(found) == 2
     for a, b in both(model, loaded, found.matches, tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_known_only_at_run_time_is_not_moved() -> None:
+    length = tirx.Var("n", "int64")
+    some, fixed = (relax.Var("x", relax.TensorType((1, 4, n), "float32")) for n in (length, 6))
+    builder = relax.BlockBuilder()
+    for x, expected in (some, ()), (fixed, (fixed, fixed)):
+        joined = builder.normalize(relax.op.concat([x, x], axis=1))
+        assert moved_from(joined) == expected
+    assert moved_from(builder.normalize(relax.op.concat([fixed, fixed], axis=2))) == ()
 
 
 @pytest.mark.parametrize("group", [1, 3])

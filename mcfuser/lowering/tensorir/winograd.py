@@ -128,7 +128,7 @@ def picture_of(chain: Chain, roles: Product, tensor: str) -> Picture | None:
     steps = [(a, digits(strides[a], chain.size(a))) for a in roles.rows]
     moving = ((found[-1].stride, a) for a, found in steps if found[-1].stride in taps)
     step, across = min(moving, default=(0, ""))
-    beside = next((a for a, found in along_depth if found[-1].stride == 1), "")
+    beside = next((a for a, d in along_depth if len(d) == 1 and d[0].stride == 1), "")
     if not across or (step > 1 and not beside):
         return None
     along = digits(strides[across], chain.size(across))
