@@ -114,8 +114,9 @@ def _moved(main: relax.Function, replacements: Sequence[Replacement]) -> set[rel
     moved = set[relax.Var]()
     for block in reversed(main.body.blocks):
         for binding in reversed(block.bindings):
-            if binding.var in wanted - made and (parts := moved_from(binding.value)):
-                moved.add(binding.var)
+            var = binding.var
+            if var in wanted and var not in made and (parts := moved_from(binding.value)):
+                moved.add(var)
                 wanted.update(parts)
     return moved
 

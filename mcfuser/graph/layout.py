@@ -9,7 +9,7 @@ only moves elements of such values, as a concatenation of channels, moves them a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
@@ -150,38 +150,49 @@ def channels_last(flow: Dataflow) -> frozenset[relax.Var]:
     of what is stored alike. A depthwise convolution of what lies by lines computes lines: a vector
     of its channels would be gathered for each position of a window.
     """
-    barred = set[relax.Var]()
+    pictures, barred = [v for v in flow.order if len(extents(v) or ()) > 2], set[relax.Var]()
+    moving = {v: parts for v in pictures if (parts := moved_from(flow.values[v]))}
+    alike = {v: moving.get(v, ()) or _depthwise_data(flow, v) for v in pictures}
     while True:
         found = set[relax.Var]()
-        for v in flow.order:
-            fits = v not in barred and len(extents(v) or ()) > 2
-            if fits and _has_channels(flow, v, found):
+        for v in pictures:
+            parts = moving.get(v, ())
+            known = found.issuperset(parts) if parts else _has_channels(flow, v, found)
+            if known and v not in barred:
                 found.add(v)
         if not found:
             return frozenset()
-        last = found & _free(flow, found)
-        mixed = {v for v in last if not last.issuperset(_stored_alike(flow, v))}
+        last = found & _free(flow, found, moving)
+        mixed = {v for v in last if not last.issuperset(alike[v])}
         if not mixed:
             return frozenset(last)
         barred |= mixed
 
 
-def _stored_alike(flow: Dataflow, v: relax.Var) -> tuple[relax.Expr, ...]:
-    """The values that must be stored with their channels last if one is."""
+def _depthwise_data(flow: Dataflow, v: relax.Var) -> tuple[relax.Expr, ...]:
+    """The data of a depthwise convolution, which must be stored with their channels last if its
+    result is; nothing for any other value."""
     value = flow.values[v]
-    if flow.kinds[v] == "product" and value.op.name != "relax.matmul":
-        data, weight = value.args
-        return (unpadded(flow, data),) if shape(weight)[1] == 1 < shape(data)[1] else ()
-    return moved_from(value)
+    if flow.kinds[v] != "product" or value.op.name == "relax.matmul":
+        return ()
+    data, weight = value.args
+    return (unpadded(flow, data),) if shape(weight)[1] == 1 < shape(data)[1] else ()
 
 
-def _free(flow: Dataflow, found: AbstractSet[relax.Var]) -> set[relax.Var]:
+def _free(
+    flow: Dataflow, found: AbstractSet[relax.Var], moving: Container[relax.Var]
+) -> set[relax.Var]:
     """The values that can be stored in any way: no output, and all that reads them can read them
-    so, given those that have channels."""
+    so, or moves elements to where they are stored alike; given those that have channels."""
     free = set[relax.Var]()
+
+    def takes(reader: relax.Var) -> bool:
+        if reader in moving:
+            return reader in found and reader in free
+        return _takes(flow, reader, found, free)
+
     for v in reversed(flow.order):
-        readers = flow.readers.get(v, ())
-        if v not in flow.outputs and all(_takes(flow, r, found, free) for r in readers):
+        if v not in flow.outputs and all(map(takes, flow.readers.get(v, ()))):
             free.add(v)
     return free
 
@@ -197,8 +208,6 @@ def unpadded(flow: Dataflow, value: relax.Expr) -> relax.Expr:
 def _has_channels(flow: Dataflow, v: relax.Var, found: AbstractSet[relax.Var]) -> bool:
     """Whether dimension 1 of a value is channels, given which values before have some."""
     value = flow.values[v]
-    if moved := moved_from(value):
-        return all(x in found for x in moved)
     match flow.kinds[v]:
         case "product" if value.op.name == "relax.matmul":
             return is_pointwise(flow, value) and value.args[1] in found
@@ -231,10 +240,7 @@ def _keeps_channels(view: relax.Call, found: AbstractSet[relax.Var]) -> bool:
 def _takes(
     flow: Dataflow, reader: relax.Var, found: AbstractSet[relax.Var], free: AbstractSet[relax.Var]
 ) -> bool:
-    """Whether what reads a value reads it however it is stored: it can be part of a chain, or moves
-    elements to where they are stored alike."""
-    if moved_from(flow.values[reader]):
-        return reader in found and reader in free
+    """Whether what reads a value can be part of a chain, however that value is stored."""
     match flow.kinds[reader]:
         case "view":
             turned = flow.values[reader].op.name == "relax.permute_dims"

@@ -274,8 +274,8 @@ def _layer(net: Net, rng: random.Random, x: str, shape: list[int]) -> str:
         first = rng.randrange(1, channels)
         parts = [net.op("Slice", x, net.ints(a), net.ints(b), net.ints(1))
                  for a, b in ((0, first), (first, channels))]  # fmt: skip
-        turned = conv(net, parts[1], channels - first, channels - first, 3)
-        return net.op("Concat", *rng.sample([parts[0], turned], 2), axis=1)
+        mixed = conv(net, parts[1], channels - first, channels - first, 3)
+        return net.op("Concat", *rng.sample([parts[0], mixed], 2), axis=1)
     if kind == "gate":
         mean = net.op("GlobalAveragePool", x)
         return net.op("Mul", x, net.op("Sigmoid", conv(net, mean, channels, channels, 1)))

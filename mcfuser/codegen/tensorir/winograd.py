@@ -129,12 +129,8 @@ def _turn_lines(w: Writer, tile: _Tile, at: At) -> None:
                 w.put(f"{lines}[{a}, {x}] = {_sum(factors, below)}")
 
         def along_lines(x: str, _: str) -> None:
-            row, piece = _row(w, tile, here), plus(times(y, tile.across), x)
-            for a in range(t.span):
-                beside = [f"{lines}[{a}, {plus(times(x, t.out), str(v))}]" for v in range(t.span)]
-                for b, factors in enumerate(t.turned):
-                    place = tile.turned(str(a * t.span + b), row, piece)
-                    w.put(f"{place} = {_sum(factors, beside)}")
+            places = [plus(times(x, t.out), str(v)) for v in range(t.span)]
+            _put_numbers(w, tile, here, plus(times(y, tile.across), x), places)
 
         w.vectors("x", str(seen), along_columns)
         w.vectors("x", str(tile.across), along_lines)
@@ -158,14 +154,21 @@ def _turn_channels(w: Writer, tile: _Tile, at: At) -> None:
                 below = [f"{memory}[{plus(plus(start, beside), k)}]" for start in starts]
                 for a, factors in enumerate(t.turned):
                     w.put(f"{lines}[{a}, {v}, {lane}] = {_sum(factors, below)}")
-            row = _row(w, tile, {**here, along: k})
-            for a in range(t.span):
-                columns = [f"{lines}[{a}, {v}, {lane}]" for v in range(t.span)]
-                for b, factors in enumerate(t.turned):
-                    place = tile.turned(str(a * t.span + b), row, piece)
-                    w.put(f"{place} = {_sum(factors, columns)}")
+            places = [f"{v}, {lane}" for v in range(t.span)]
+            _put_numbers(w, tile, {**here, along: k}, piece, places)
 
         w.vectors("k", w.count(along), numbers)
+
+
+def _put_numbers(w: Writer, tile: _Tile, at: At, piece: str, places: Sequence[str]) -> None:
+    """Turns the lines of a piece, which were turned along columns and are kept at these places of
+    each, along these."""
+    t, row = tile.t, _row(w, tile, at)
+    for a in range(t.span):
+        beside = [f"{tile.name}_lines[{a}, {place}]" for place in places]
+        for b, factors in enumerate(t.turned):
+            number = tile.turned(str(a * t.span + b), row, piece)
+            w.put(f"{number} = {_sum(factors, beside)}")
 
 
 def _begin(w: Writer, tile: _Tile, here: At) -> str:
@@ -183,25 +186,26 @@ def _lines(w: Writer, tile: _Tile, y: str) -> list[str]:
 
 
 def _below(w: Writer, tile: _Tile, y: str, u: int) -> str:
-    """Lines from the first one of a piece's input to its line `u`. Where there are no more lines,
-    it is the last one: no result that is kept depends on it."""
+    """Lines from the first one of a piece's input to its line `u`."""
     picture, out = tile.picture, tile.o.out
-    cut = picture.height % out
-    if not cut or u < cut + TAPS - 1:
-        return str(u)
     first = w.start(picture.rows[0])
     first = divided(first, picture.width) if len(picture.rows) == 1 else first
-    last = minus(str(picture.height + TAPS - 2), plus(first, times(y, out)))
-    return f"T.min({u}, {last})"
+    return _inside(u, picture.height, out, plus(first, times(y, out)))
 
 
 def _beside(tile: _Tile, x: str, v: int) -> str:
-    """Positions from the first one of a piece's line to its position `v`, or to the line's last."""
-    picture, out = tile.picture, tile.o.out
-    cut = picture.width % out
-    if not cut or v < cut + TAPS - 1:
-        return str(v)
-    return f"T.min({v}, {minus(str(picture.width + TAPS - 2), times(x, out))})"
+    """Positions from the first one of a piece's line to its position `v`."""
+    return _inside(v, tile.picture.width, tile.o.out, times(x, tile.o.out))
+
+
+def _inside(u: int, extent: int, out: int, first: str) -> str:
+    """A position of a piece, which begins at the `first` of a picture's results along an extent.
+    Where the input has no more positions, it is the last one: no result that is kept depends on
+    it."""
+    cut = extent % out
+    if not cut or u < cut + TAPS - 1:
+        return str(u)
+    return f"T.min({u}, {minus(str(extent + TAPS - 2), first)})"
 
 
 def _elements(w: Writer, tile: _Tile, stride: int) -> int:
