@@ -22,7 +22,9 @@ from mcfuser.expr import Call, Cast, axes, reads, walk
 from mcfuser.lowering.tensorir.box import box_spans
 from mcfuser.lowering.tensorir.matrix import last_row
 from mcfuser.lowering.tensorir.micro import (
+    FIRST,
     FLOAT,
+    LINE,
     NARROWEST,
     lie_in_panels,
     micro_product,
@@ -66,10 +68,6 @@ from mcfuser.space.statement import (
 LAUNCH = 2e-6
 """Seconds from the call of a kernel to its first block, and from its last one's end to the return:
 TVM's thread pool. Combining the parts of a split loop is a second launch."""
-FIRST = 32 << 10
-"""Bytes of a core's first cache."""
-LINE = 64
-"""Bytes that caches read at a time."""
 SLOW = frozenset({"exp", "exp2", "tanh", "erf", "log", "sqrt", "div", "pow"})
 """Functions that take as long as many additions."""
 STEPS: Mapping[str, float] = MappingProxyType({
@@ -81,15 +79,15 @@ STEPS: Mapping[str, float] = MappingProxyType({
     "reduced": 2.3,  # a vector that is added to a sum, or compared with a maximum
     "single": 0.2,  # an element that fills no vector
     "filled": 1.2,  # an element of a right operand that is put in a panel beside its neighbours
-    "summed": 0.45,  # a vector of a product's tile that is added to
+    "summed": 0.8,  # a vector of a product's tile that is added to
     "packed": 0.9,  # an element of a right operand that is put in a panel
     "multiplied": 0.33,  # a vector of a product that is multiplied and added
     "operand": 1.0,  # a vector of its right operand, or a broadcast element of its left one
-    "left": 0.09,  # an element of a left tile that outgrows the first cache
-    "right": 0.5,  # a vector of a panel that does
+    "left": 0.03,  # an element of a left tile that outgrows the first cache
+    "right": 0.1,  # a vector of a panel that does
     "line": 12.0,  # a line of an array with padding that is copied into a box
     "copied": 1.0,  # an element of it
-    "refilled": 2.0,  # a line of a cache that is read from beyond the core's private one
+    "refilled": 1.0,  # a line of a cache that is read from beyond the core's private one
 })  # fmt: skip
 """Steps of an event: least squares over 218 chains of convolutional networks and a transformer, 20
 candidates each, measured alone (an EPYC with AVX2, two cores, 2026-11-26), "refilled" over 133 of

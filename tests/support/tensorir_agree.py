@@ -13,8 +13,8 @@ from mcfuser.codegen.script import prim_func
 from mcfuser.codegen.tensorir import TensorirSource, build, generate
 from mcfuser.codegen.tensorir.build import (
     compile_function,
+    kernel_passes,
     pack,
-    without_storage_reuse,
 )
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.reference import logical
@@ -43,7 +43,7 @@ def compiled(texts: Sequence[str]) -> list[Callable]:
         name: prim_func(text).with_attr("global_symbol", name)
         for name, text in zip(names, texts, strict=True)
     }
-    with without_storage_reuse():
+    with kernel_passes():
         built = tvm.compile(tvm.IRModule(functions), target=build.host_target())
     return [built[name] for name in names]
 

@@ -16,19 +16,16 @@ from tvm.relax.backend import DispatchSampling, DispatchSortScan
 from mcfuser.codegen.llvm import rest
 from mcfuser.codegen.llvm.apart import set_apart
 from mcfuser.codegen.shapes import ordered_shapes
-from mcfuser.codegen.tensorir.build import DOT_FEATURES, MATRIX_FEATURES
+from mcfuser.codegen.tensorir.build import DOT_FEATURES, MATRIX_FEATURES, kernel_passes
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.matrix import AMX
-
-NO_STORAGE_REUSE = {"tirx.disable_storage_rewrite": True}
-"""Every tile of a kernel has memory of its own (codegen.tensorir.build.without_storage_reuse)."""
 
 
 def build_library(module: tvm.IRModule, device: Device) -> mmap.mmap:
     """The shared library of a Relax module in which kernels are scheduled already: the bytes of a
     file, which are mapped and not in memory."""
     target = cpu_target(device)
-    with target, tvm.transform.PassContext(config=NO_STORAGE_REUSE):
+    with target, kernel_passes():
         light, apart = set_apart(tvm.transform.Sequential(list(_scheduled()))(module))
         lowered = tvm.transform.Sequential(list(_lowered()))(light)
         executable = tvm.compile(lowered, target=target, relax_pipeline=None)

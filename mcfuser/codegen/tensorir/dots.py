@@ -12,7 +12,13 @@ import math
 
 from mcfuser.codegen.tensorir.integer import covered, flat, minus, plus, rest, times
 from mcfuser.codegen.tensorir.operands import Operands
-from mcfuser.codegen.tensorir.right import column, panel_start, within_rows
+from mcfuser.codegen.tensorir.right import (
+    column,
+    fetch_row,
+    fetches,
+    panel_start,
+    within_rows,
+)
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.expr import Const, Expr, Read, read, uncast
 from mcfuser.lowering.tensorir.dots import INSTRUCTIONS, PAIR, STORED, LeftBytes
@@ -119,20 +125,30 @@ def _right(w: Writer, o: Operands, at: At, j0: str, v: int, last: str) -> str:
     """The numbers of a panel's vector `v` at a dot product along the depth."""
     many, dtype = w.lowering.lanes * o.dot, STORED[o.dot][1]
     if w.products.right[o.right] == "packed":
-        *others, inner = o.roles.depth
-        where = panel_start(w, o, o.right, at, j0)
-        sizes = [w.schedule.chain.size(a) for a in others]
-        row = flat(sizes, [plus(w.start(a), at.get(a, "0")) for a in others])
-        row = times(row, w.schedule.chain.size(inner) // o.dot) if others else "0"
-        start = times(f"{inner}_t", w.schedule.tile(inner) // o.dot) if inner in w.loops else "0"
-        number = plus(plus(row, start), last)
-        first = plus(plus(where, times(number, o.dot * o.width)), str(many * v))
+        first = plus(_row(w, o, at, j0, last), str(many * v))
         name = w.schedule.buffer(o.right).tensor
         text = f"{name}_flat[T.Ramp({first}, 1, {many})]"
         return text if w.stored(o.right) == dtype else f'T.Cast("{dtype}x{many}", {text})'
     lead = "".join(f"{at[a]}, " for a in o.lead if w.schedule.tile(a) > 1)
     number = _dot(w, o, at, last)
     return f"{o.right}_panels[{lead}{j0}, {number}, T.Ramp({many * v}, 1, {many})]"
+
+
+def _row(w: Writer, o: Operands, at: At, j0: str, last: str) -> str:
+    """The first element of a packed panel's numbers at a dot product along the depth."""
+    *others, inner = o.roles.depth
+    sizes = [w.schedule.chain.size(a) for a in others]
+    row = flat(sizes, [plus(w.start(a), at.get(a, "0")) for a in others])
+    row = times(row, w.schedule.chain.size(inner) // o.dot) if others else "0"
+    start = times(f"{inner}_t", w.schedule.tile(inner) // o.dot) if inner in w.loops else "0"
+    number = plus(plus(row, start), last)
+    return plus(panel_start(w, o, o.right, at, j0), times(number, o.dot * o.width))
+
+
+def _fetch(w: Writer, o: Operands, at: At, j0: str, last: str) -> None:
+    """Fetches the numbers of a packed panel that are multiplied AHEAD dot products later."""
+    if fetches(w, o):
+        fetch_row(w, o, _row(w, o, at, j0, last), o.dot * o.width)
 
 
 # --- products
@@ -159,6 +175,7 @@ def multiply_dots(w: Writer, s: Compute, o: Operands) -> None:
             _clear(w, o, v, bool(zero))
         with w.over(others) as depth, w.nest([("e", covered(w.count(last), o.dot))]) as (e,):
             at |= depth
+            _fetch(w, o, at, j0, e)
             for v in vectors if zero else ():
                 right = _right(w, o, at, j0, v, e)
                 w.put(

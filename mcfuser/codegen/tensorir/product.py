@@ -14,7 +14,7 @@ from mcfuser.codegen.tensorir.dots import multiply_dots, pack_dots
 from mcfuser.codegen.tensorir.integer import covered, plus, times
 from mcfuser.codegen.tensorir.matrix import multiply
 from mcfuser.codegen.tensorir.operands import Operands, masked_axes
-from mcfuser.codegen.tensorir.right import column, depth_row, right, within_rows
+from mcfuser.codegen.tensorir.right import column, depth_row, fetch, right, within_rows
 from mcfuser.codegen.tensorir.winograd import convolve
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.expr import Call, Const, Read, read
@@ -72,12 +72,14 @@ def product(w: Writer, s: Compute) -> None:
             with _micro(w, o):
                 start = "T.float32(0)" if s.buffer in w.zeroed else places[v]
                 w.put(f"acc{v}[i, j] = {start}")
-        with w.over(o.roles.depth) as depth, w.block(f"for i in T.unroll({o.micro_rows}):"):
+        with w.over(o.roles.depth) as depth:
             at |= depth
-            left = _left(w, s, o, at)
-            for v in vectors:
-                with w.vector("j", lanes):
-                    w.put(f"acc{v}[i, j] = acc{v}[i, j] + {left} * {right(w, o, at, j0, v)}")
+            fetch(w, o, at, j0)
+            with w.block(f"for i in T.unroll({o.micro_rows}):"):
+                left = _left(w, s, o, at)
+                for v in vectors:
+                    with w.vector("j", lanes):
+                        w.put(f"acc{v}[i, j] = acc{v}[i, j] + {left} * {right(w, o, at, j0, v)}")
         for v in vectors:
             with _micro(w, o):
                 w.put(f"{places[v]} = acc{v}[i, j]")

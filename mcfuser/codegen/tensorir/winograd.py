@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mcfuser.codegen.tensorir.integer import covered, divided, flat, minus, plus, times
 from mcfuser.codegen.tensorir.operands import Operands
-from mcfuser.codegen.tensorir.right import column, right
+from mcfuser.codegen.tensorir.right import column, fetch, right
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.expr import read
 from mcfuser.lowering.tensorir.winograd import TAPS, TRANSFORMS, Picture, Transform
@@ -239,12 +239,14 @@ def _multiply(w: Writer, tile: _Tile, at: At, j0: str) -> None:
         for v in vectors:
             with w.block(unrolled), w.vector("j", lanes):
                 w.put(f"acc{v}[i, j] = T.float32(0)")
-        with w.over(tile.picture.channels) as depth, w.block(unrolled):
-            left = tile.turned(e, _row(w, tile, depth), piece)
-            for v in vectors:
-                with w.vector("j", lanes):
-                    value = right(w, o, {**at, **depth}, j0, v, e)
-                    w.put(f"acc{v}[i, j] = acc{v}[i, j] + {left} * {value}")
+        with w.over(tile.picture.channels) as depth:
+            fetch(w, o, {**at, **depth}, j0, e)
+            with w.block(unrolled):
+                left = tile.turned(e, _row(w, tile, depth), piece)
+                for v in vectors:
+                    with w.vector("j", lanes):
+                        value = right(w, o, {**at, **depth}, j0, v, e)
+                        w.put(f"acc{v}[i, j] = acc{v}[i, j] + {left} * {value}")
         for v in vectors:
             lane = plus(str(v * lanes), "j")
             with w.block(unrolled), w.vector("j", lanes):
