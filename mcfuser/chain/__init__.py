@@ -37,6 +37,7 @@ from mcfuser.chain.values import (
     identifier,
     largest,
     lowest,
+    renamed,
     rewritten,
     sources,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "parts",
     "product",
     "products",
+    "renamed",
     "rewritten",
     "rows_merged",
     "run_time",

@@ -1,7 +1,9 @@
-"""Chains of the same structure at other extents: what was best for one is tried first for another.
+"""Chains of the same structure: what was best for one is tried first for another.
 
-Two chains have the same structure where their canonical texts are equal but for numbers: extents,
-strides, the scale of an attention. The best schedule of one is often close to that of the other.
+Two chains have the same structure where their reductions are the same but for numbers: extents,
+strides, constants. What maps compute before, between and after them does not count, as a bias, a
+residual or an activation: the best schedule of one is often close to that of the other. Chains of
+maps alone have it where all of their operators are the same.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from mcfuser.chain import Chain, canonical, largest
+from mcfuser.chain import Chain, canonical, largest, renamed, sources
 from mcfuser.errors import InputError
+from mcfuser.expr import Read
 from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.space.expression import parse, rename
 from mcfuser.space.plan import Floats
@@ -43,7 +46,18 @@ class Relative:
 
 def structure(chain: Chain) -> str:
     """A text that is equal for chains of the same structure."""
-    return _NUMBER.sub("#", canonical(chain))
+    reductions = [o for o in chain.operators if o.reduce != "none"]
+    if not reductions:
+        return _NUMBER.sub("#", canonical(chain))
+    read = [r.tensor for o in reductions for r in (*sources(o), Read(o.out, ()))]
+    names = {name: f"t{i}" for i, name in enumerate(dict.fromkeys(read))}
+    letters = {a.name: f"a{i}" for i, a in enumerate(chain.axes)}
+    lines = [" ".join(letters.values())]
+    for name in names:
+        t = chain.tensor(name)
+        lines.append(f"{t.dtype} {t.constant} {t.strides} {bool(t.padding)}")
+    lines += [str(renamed(o, names, letters)) for o in reductions]
+    return _NUMBER.sub("#", "\n".join(lines))
 
 
 def distance(one: Chain, other: Chain) -> float:
@@ -53,11 +67,16 @@ def distance(one: Chain, other: Chain) -> float:
 
 
 def nearest(chain: Chain, others: Iterable[Chain]) -> list[Chain]:
-    """The NEAREST of other chains that have the structure of a chain, the nearest first."""
+    """The NEAREST of other chains that have the structure of a chain, the nearest first; of those
+    as near, the ones with as many operators."""
     wanted = structure(chain)
     same = [o for o in others if o.key != chain.key and structure(o) == wanted]
     distinct = {o.key: o for o in same}
-    return sorted(distinct.values(), key=lambda o: distance(chain, o))[:NEAREST]
+
+    def apart(other: Chain) -> tuple[float, int]:
+        return distance(chain, other), abs(len(chain.operators) - len(other.operators))
+
+    return sorted(distinct.values(), key=apart)[:NEAREST]
 
 
 def fastest(tried: Iterable[Tried]) -> tuple[Tried, ...]:

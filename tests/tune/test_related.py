@@ -13,7 +13,7 @@ import pytest
 
 from mcfuser.backends.cpu.backend import CPU as THE_CPU
 from mcfuser.backends.cpu.builder import SourceBuilder
-from mcfuser.chain import Chain, attention, gemm
+from mcfuser.chain import Chain, attention, from_json, gemm
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.request import Measured
@@ -58,6 +58,36 @@ def test_chains_that_differ_in_numbers_have_one_structure() -> None:
     assert not {structure(o) for o in others} & {structure(SMALL)}
     tensors = tuple(replace(t, constant=t.name == "B") for t in SMALL.tensors)
     assert structure(replace(SMALL, tensors=tensors)) != structure(SMALL)
+
+
+def linear(epilogue: str, n: int = 64, read: str = "A[m, k]") -> Chain:
+    """Rows times a constant matrix, and what is made of the result."""
+    shapes = {"A": ["m", "k"], "B": ["k", "n"], "F": ["n"], "R": ["m", "n"], "S": ["k"]}
+    lines = [f"C[m, n] = sum[k] {read} * B[k, n]", f"D[m, n] = {epilogue}"][: 1 + bool(epilogue)]
+    tensors = {
+        name: {"shape": shape, "constant": name == "B"}
+        for name, shape in shapes.items()
+        if any(f"{name}[" in line for line in lines)
+    }
+    axes = {"m": 128, "n": n, "k": 32}
+    return from_json({"axes": axes, "tensors": tensors, "operators": lines})
+
+
+BIAS, RESIDUAL, CLIPPED = "C[m, n] + F[n]", "C[m, n] + F[n] + R[m, n]", "max(C[m, n], 0.0)"
+
+
+def test_maps_around_reductions_are_no_part_of_the_structure() -> None:
+    assert structure(linear(BIAS)) == structure(linear(RESIDUAL)) == structure(linear(CLIPPED, 32))
+    assert structure(linear(BIAS)) != structure(linear(BIAS, read="(A[m, k] * S[k])"))
+    scaled = {"axes": {"m": 8}, "tensors": {"A": {"shape": ["m"]}}, "operators": ["B[m] = -A[m]"]}
+    negated = from_json(scaled)
+    assert structure(negated) == structure(from_json(scaled | {"axes": {"m": 9}}))
+    assert structure(negated) != structure(from_json(scaled | {"operators": ["B[m] = exp(A[m])"]}))
+
+
+def test_of_chains_as_near_the_one_with_as_many_operators_comes_first() -> None:
+    others = [linear(""), linear(RESIDUAL), linear(RESIDUAL, 32)]
+    assert nearest(linear(BIAS), others) == [others[1], others[0], others[2]]
 
 
 def test_the_nearest_in_extents_come_first() -> None:
@@ -190,6 +220,14 @@ def test_a_search_begins_with_what_was_best_for_a_related_chain(cache: Cache) ->
     ]
     assert LayeredCache(cache, lambda key: None).related(LARGE, "cpu")
     assert RetuneCache(cache).related(LARGE, "cpu") == ()
+
+
+def test_another_epilogue_begins_with_what_was_best(cache: Cache) -> None:
+    searched(linear(RESIDUAL), cache, trials=8)
+    (relative,) = cache.related(linear(BIAS), "cpu")
+    assert relative.chain.key == linear(RESIDUAL).key
+    assert carried(linear(BIAS), every(linear(BIAS)), True, [relative], 4, TILED)
+    assert not cache.related(linear(BIAS, read="(A[m, k] * S[k])"), "cpu")
 
 
 FINE = Measured(1.0, 0.0)
