@@ -20,12 +20,14 @@ from mcfuser.chain import BYTES, Chain, Operator, Product, contiguous_axes, prod
 from mcfuser.device import Device
 from mcfuser.expr import Call, Cast, axes, reads, walk
 from mcfuser.lowering.tensorir.box import box_spans
+from mcfuser.lowering.tensorir.knobs import LANE
 from mcfuser.lowering.tensorir.matrix import last_row
 from mcfuser.lowering.tensorir.micro import (
     FIRST,
     FLOAT,
     LINE,
     NARROWEST,
+    WIDE,
     lie_in_panels,
     micro_product,
     micro_rows,
@@ -79,20 +81,25 @@ STEPS: Mapping[str, float] = MappingProxyType({
     "reduced": 2.3,  # a vector that is added to a sum, or compared with a maximum
     "single": 0.2,  # an element that fills no vector
     "filled": 1.2,  # an element of a right operand that is put in a panel beside its neighbours
-    "summed": 0.8,  # a vector of a product's tile that is added to
+    "summed": 0.45,  # a vector of a product's tile that is added to
     "packed": 0.9,  # an element of a right operand that is put in a panel
     "multiplied": 0.33,  # a vector of a product that is multiplied and added
     "operand": 1.0,  # a vector of its right operand, or a broadcast element of its left one
-    "left": 0.03,  # an element of a left tile that outgrows the first cache
-    "right": 0.1,  # a vector of a panel that does
+    "left": 0.09,  # an element of a left tile that outgrows the first cache
+    "right": 0.5,  # a vector of a panel that does
     "line": 12.0,  # a line of an array with padding that is copied into a box
     "copied": 1.0,  # an element of it
-    "refilled": 1.0,  # a line of a cache that is read from beyond the core's private one
+    "refilled": 2.0,  # a line of a cache that is read from beyond the core's private one
 })  # fmt: skip
 """Steps of an event: least squares over 218 chains of convolutional networks and a transformer, 20
 candidates each, measured alone (an EPYC with AVX2, two cores, 2026-11-26), "refilled" over 133 of
 three networks and three transformers (a Xeon with AVX-512, two threads of a core, 2026-11-27;
 docs/space.md has what they are worth)."""
+FETCHED: Mapping[str, float] = MappingProxyType({
+    "summed": 0.8, "left": 0.03, "right": 0.1, "refilled": 1.0,
+})  # fmt: skip
+"""The same of wide vectors, for which rows of panels are fetched ahead (codegen.tensorir.right): 54
+chains, 28 candidates each, a Xeon with AVX-512, two cores, 2026-11-27."""
 INNER = frozenset({"multiplied", "operand"})
 """Events of a product's innermost loop, which is as long as its arithmetic at least."""
 
@@ -113,7 +120,7 @@ def core_seconds(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> 
     core = _Core(plan, sizes_of(plan, tiles), settings, device)
     products = dict[str, Floats]()
     lines = refilled(plan, core.sizes, device.fast) / LINE
-    total = core.step * STEPS["refilled"] * lines
+    total = core.step * core.steps["refilled"] * lines
     for s, outer in statements(plan.placed[1]):
         visits = repeats(core.sizes, outer)
         seconds = visits * core.seconds(s, {loop.axis for loop in outer})
@@ -149,6 +156,10 @@ class _Core:
         return {b.name: b for b in self.plan.placed[0]}
 
     @cached_property
+    def steps(self) -> Mapping[str, float]:
+        return {**STEPS, **FETCHED} if self.device.bits == LANE * WIDE else STEPS
+
+    @cached_property
     def registers(self) -> Mapping[str, NDArray[np.bool_]]:
         """Which candidates make a tile of weights in registers."""
         return unpacked(self.chain, self.buffers, self.plan.placed[1], self.sizes.of)
@@ -177,7 +188,7 @@ class _Core:
         if isinstance(s, (Store, StorePartial)):
             nbytes = BYTES[self.buffers[s.buffer].dtype] * self.elements(s.buffer, around)
             return nbytes / self.device.bandwidth
-        events = {n: STEPS[n] * x for n, x in self.events(s, around).items()}
+        events = {n: self.steps[n] * x for n, x in self.events(s, around).items()}
         inner = self.step * sum((x for n, x in events.items() if n in INNER), np.zeros(1))
         others = self.step * sum((x for n, x in events.items() if n not in INNER), np.zeros(1))
         least = flops(self.plan, self.sizes, s, around) / self.peak

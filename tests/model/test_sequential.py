@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from mcfuser.chain import Chain, from_json, to_json
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
-from mcfuser.model.sequential import LAUNCH, LINE, STEPS, core_seconds, sequential
+from mcfuser.model.sequential import FETCHED, LAUNCH, LINE, STEPS, core_seconds, sequential
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan, blocks, work
 from mcfuser.space.program import program
@@ -104,6 +104,18 @@ def test_operands_that_outgrow_the_first_cache_are_read_from_the_second(
     rows, vectors = m * (n // 16), n // 8 * (m // 6)
     far = STEP * 4096 * (STEPS["left"] * rows + STEPS["right"] * vectors)
     assert found - core(plan, tiles) == pytest.approx(far, rel=0.05)
+
+
+def test_what_is_fetched_ahead_for_wide_vectors_costs_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One micro-tile of eight rows and two vectors: its rows and its panel outgrow the cache."""
+    wide, step = replace(CPU, bits=512), 2 * 16 / 5e10
+    plan = linear(chain=named("linear", {"m": 8, "n": 32, "k": 4096}), dead="mnk")
+    tiles, knobs = np.asarray([[8, 32, 4096]], np.int64), TensorirKnobs(8, 2, 16)
+    found = core(plan, tiles, knobs, wide)
+    monkeypatch.setattr("mcfuser.model.sequential.FIRST", 1 << 30)
+    far = step * 4096 * (FETCHED["left"] * 8 + FETCHED["right"] * 2)
+    assert found - core(plan, tiles, knobs, wide) == pytest.approx(far, rel=0.01)
+    assert all(FETCHED[name] < STEPS[name] for name in FETCHED if name != "summed")
 
 
 def test_a_tile_that_outgrows_the_first_cache_is_far_and_worse_across_its_rows() -> None:

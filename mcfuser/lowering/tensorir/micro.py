@@ -23,6 +23,8 @@ FLOAT = 4
 """Bytes of an accumulated element."""
 NARROWEST = 4
 """Elements of the narrowest vectors; what fills none is computed one by one."""
+WIDE = 16
+"""Elements of the widest vectors."""
 
 LINE = 64
 """Bytes that caches read at a time."""
@@ -82,7 +84,7 @@ def outgrows_caches(panel: int, constant: int) -> bool:
     panel, of so many bytes in a tile of the depth; where that outgrows the first cache, or the
     whole constant the private ones, the next row comes from a slower cache or from memory.
 
-    To fetch them gains 5 to 13 % of a product's time there, and loses 2 to 5 % elsewhere (a BERT, a
-    ResNet-18, and a MobileNetV2 with 1 x 1 convolutions of 48 channels; a Xeon with AVX-512, two
-    cores, 2026-11-27)."""
+    To fetch them gains 5 to 13 % of a product's time there, of WIDE vectors, and loses 2 to 5 %
+    elsewhere (a BERT, a ResNet-18, and a MobileNetV2 with 1 x 1 convolutions of 48 channels; a Xeon
+    with AVX-512, two cores, 2026-11-27)."""
     return panel > FIRST or constant > PRIVATE

@@ -11,7 +11,7 @@ from mcfuser.chain import Chain, from_json
 from mcfuser.codegen.tensorir import generate
 from mcfuser.codegen.tensorir.right import AHEAD
 from mcfuser.devices.cpu import unmeasured_cpu
-from mcfuser.lowering.tensorir.dots import PAIR, longest
+from mcfuser.lowering.tensorir.dots import QUAD, longest
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.micro import FIRST, PRIVATE
 from mcfuser.space.expression import parse
@@ -50,6 +50,7 @@ def test_panels_that_outgrow_the_first_cache_are_fetched() -> None:
     assert FETCH not in text(chain, most)
     assert FETCH in text(chain, most + 16)
     assert FETCH not in text(product(64, 2 * most, constant=False), most + 16)
+    assert FETCH not in text(chain, most + 16, TensorirKnobs(4, 3, 8))
 
 
 def test_constants_that_outgrow_private_caches_are_fetched() -> None:
@@ -85,7 +86,8 @@ def winograd() -> Schedule:
     return schedules(chain, parse("mn.kist"), tiles)
 
 
-DOTS = TensorirKnobs(6, 2, 8, dots=longest(unmeasured_cpu()) or PAIR)
+HOST = unmeasured_cpu()
+FAST = HOST.bits == 512 and longest(HOST) == QUAD
 
 
 @pytest.mark.parametrize(
@@ -95,8 +97,8 @@ DOTS = TensorirKnobs(6, 2, 8, dots=longest(unmeasured_cpu()) or PAIR)
         (tiled(product(77, 50, "float16"), 20), KNOBS),
         (winograd(), TensorirKnobs(6, 2, 8, winograd=2)),
         pytest.param(
-            tiled(quantized(), 20), DOTS,
-            marks=pytest.mark.skipif(not longest(unmeasured_cpu()), reason="no dot products here"),
+            tiled(quantized(), 20), TensorirKnobs(8, 2, 16, dots=QUAD),
+            marks=pytest.mark.skipif(not FAST, reason="this CPU has no vpdpbusd of 512 bits"),
         ),
     ],
     ids=["float32", "float16", "winograd", "dots"],
