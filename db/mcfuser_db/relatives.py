@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from mcfuser.tune.related import Relative
 
 _NEWEST = 200  # kernels of a device that are looked at
-_REDUCTION = re.compile(r"= *(sum|max)\[")
-"""What an operator's text has that reduces, as `C[m, n] = sum[k] A[m, k] * B[k, n]`."""
 
 
 def related(session: Session, chain: Chain, device: str) -> list[Relative]:
@@ -52,13 +49,14 @@ def related(session: Session, chain: Chain, device: str) -> list[Relative]:
 def _alike(document: object, chain: Chain) -> bool:
     """Whether a chain's document has as many axes and reductions as a chain, which is soon found
     out."""
+    from mcfuser.chain import reduces
+
     if not isinstance(document, Mapping):
         return False
     axes, operators = document.get("axes"), document.get("operators")
     if not isinstance(axes, (Mapping, list)) or not isinstance(operators, list):
         return False
     reductions = sum(o.reduce != "none" for o in chain.operators)
-    if not reductions and len(operators) != len(chain.operators):
+    if sum(reduces(str(o)) for o in operators) != reductions or len(axes) != len(chain.axes):
         return False
-    same = sum(bool(_REDUCTION.search(str(o))) for o in operators) == reductions
-    return same and len(axes) == len(chain.axes)
+    return reductions > 0 or len(operators) == len(chain.operators)

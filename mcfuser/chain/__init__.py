@@ -1,7 +1,7 @@
 """Chains: axes, tensors, operators; their roles, documents, short forms and parts."""
 
 from mcfuser.chain.cut import Cut, cut, intermediate_cuts, parts, unfused_cut
-from mcfuser.chain.document import from_json, parse_operator, to_json
+from mcfuser.chain.document import from_json, parse_operator, reduces, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
 from mcfuser.chain.merged import merged, rows_merged
 from mcfuser.chain.part import fixed, fresh, inline, run_time, subchain, under_names, without_dead
@@ -90,6 +90,7 @@ __all__ = [
     "parts",
     "product",
     "products",
+    "reduces",
     "renamed",
     "rewritten",
     "rows_merged",

@@ -29,6 +29,12 @@ _LINE = re.compile(
 )
 
 
+def reduces(line: str) -> bool:
+    """Whether a line of text describes a reduction; False where it describes no operator."""
+    match = _LINE.fullmatch(line)
+    return match is not None and match["reduce"] is not None
+
+
 def parse_operator(line: str) -> Operator:
     """The operator that a line of text describes, in the form in which Operator prints itself:
     `out[m, h] = sum[n] P[m, n] * V[n, h] where n <= m`.

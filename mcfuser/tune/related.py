@@ -17,7 +17,6 @@ import numpy as np
 
 from mcfuser.chain import Chain, canonical, largest, renamed, sources
 from mcfuser.errors import InputError
-from mcfuser.expr import Read
 from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.space.expression import parse, rename
 from mcfuser.space.plan import Floats
@@ -49,8 +48,8 @@ def structure(chain: Chain) -> str:
     reductions = [o for o in chain.operators if o.reduce != "none"]
     if not reductions:
         return _NUMBER.sub("#", canonical(chain))
-    read = [r.tensor for o in reductions for r in (*sources(o), Read(o.out, ()))]
-    names = {name: f"t{i}" for i, name in enumerate(dict.fromkeys(read))}
+    used = [name for o in reductions for name in (*(r.tensor for r in sources(o)), o.out)]
+    names = {name: f"t{i}" for i, name in enumerate(dict.fromkeys(used))}
     letters = {a.name: f"a{i}" for i, a in enumerate(chain.axes)}
     lines = [" ".join(letters.values())]
     for name in names:

@@ -31,6 +31,7 @@ from mcfuser.chain import (
     parts,
     product,
     products,
+    reduces,
     subchain,
     to_json,
 )
@@ -91,6 +92,14 @@ def test_the_examples_load_and_mean_something(path: Path) -> None:
     tiny = from_json(document | {"axes": small})
     result = evaluate(tiny, {n: np.abs(a) for n, a in inputs(tiny).items()})
     assert all(np.isfinite(result[o]).all() for o in tiny.outputs)
+
+
+def test_a_line_tells_whether_it_reduces() -> None:
+    one = from_json(json.loads(next(CHAINS.glob("*.json")).read_text()))
+    for line, o in zip(to_json(one)["operators"], one.operators, strict=True):
+        assert reduces(line) == (o.reduce != "none")
+    assert reduces("M[m] = max[n] A[m, n] where n <= m") and not reduces("M[m] = max(A[m], B[m])")
+    assert not reduces("sum[n] A[m, n]")
 
 
 def test_there_are_the_examples_that_the_documentation_names() -> None:

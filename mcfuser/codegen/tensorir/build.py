@@ -24,8 +24,9 @@ DONE_BY_LLVM = (
     "s_tir.HoistIfThenElse", "s_tir.RenormalizeSplitPattern", "tirx.RemoveNoOp",
     "tirx.CommonSubexprElim",
 )  # fmt: skip
-"""TVM's passes that cost most of a compilation's time and gain a kernel nothing: with and without
-them LLVM makes 62,040 and 62,030 lines of assembly of 22 kernels, in 2.0 and 3.3 seconds."""
+"""TVM's passes that cost most of a compilation's time and gain a kernel nothing: LLVM does as much,
+or they find nothing to do. Without and with them it makes 62,040 and 62,030 lines of assembly of 22
+kernels, in 2.0 and 3.3 seconds (a Xeon with AVX-512, 2026-11-27)."""
 
 
 @lru_cache(maxsize=1)

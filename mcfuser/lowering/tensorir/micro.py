@@ -31,7 +31,7 @@ LINE = 64
 FIRST = 32 << 10
 """Bytes of a core's first cache."""
 PRIVATE = 1 << 20
-"""Bytes that no core's private cache holds beside what else it needs, or few."""
+"""Bytes of a constant that few cores' private caches hold beside what else they need."""
 
 
 def micro_product(chain: Chain, buffers: Mapping[str, Buffer], s: Compute) -> Product | None:
