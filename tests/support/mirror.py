@@ -13,7 +13,7 @@ THROUGH: dict[str, str] = {
     "codegen/tensorir/test_function.py": """
         codegen/tensorir/build codegen/tensorir/operands
         codegen/tensorir/parameters codegen/tensorir/passes codegen/tensorir/product
-        codegen/tensorir/scalar codegen/tensorir/scratch
+        codegen/tensorir/right codegen/tensorir/scalar codegen/tensorir/scratch
         codegen/tensorir/source codegen/tensorir/iterations codegen/tensorir/writer""",
     "codegen/triton/test_function.py": """
         codegen/triton/compute codegen/triton/frame codegen/triton/loop codegen/triton/memory

@@ -9,13 +9,15 @@ product's own tile, of float32.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from mcfuser.codegen.tensorir.fetch import fetching
 from mcfuser.codegen.tensorir.integer import covered, flat, minus, plus, rest, times
+from mcfuser.codegen.tensorir.next_panel import PanelRow
 from mcfuser.codegen.tensorir.operands import Operands
 from mcfuser.codegen.tensorir.right import (
     column,
-    fetch_row,
-    fetches,
     panel_start,
     within_rows,
 )
@@ -145,10 +147,19 @@ def _row(w: Writer, o: Operands, at: At, j0: str, last: str) -> str:
     return plus(panel_start(w, o, o.right, at, j0), times(number, o.dot * o.width))
 
 
-def _fetch(w: Writer, o: Operands, at: At, j0: str, last: str) -> None:
-    """Fetches the numbers of a packed panel that are multiplied AHEAD dot products later."""
-    if fetches(w, o):
-        fetch_row(w, o, _row(w, o, at, j0, last), o.dot * o.width)
+@contextmanager
+def _depth(w: Writer, o: Operands, at: At, j0: str, i0: str) -> Iterator[tuple[At, str]]:
+    """Loops over the depth of a tile, with what is fetched meanwhile: the positions along all axes
+    but the last, and the dot product's along that."""
+    *others, last = o.roles.depth
+    with w.over(others) as outer:
+
+        def row(e: str) -> PanelRow:
+            here = {**at, **outer}
+            return PanelRow(_row(w, o, here, j0, e), _dot(w, o, here, e), o.dot * o.width)
+
+        with fetching(w, o, at, (j0, i0), ("e", covered(w.count(last), o.dot)), row) as e:
+            yield outer, e
 
 
 # --- products
@@ -160,7 +171,7 @@ def multiply_dots(w: Writer, s: Compute, o: Operands) -> None:
     leader, lanes = w.products.splits(s.buffer), w.lowering.lanes
     if o.copied and not o.loaded:
         copy_left(w, s.buffer)
-    vectors, (*others, last) = range(o.width // lanes), o.roles.depth
+    vectors = range(o.width // lanes)
     panels = covered(w.count(o.column), o.width)
     rows = covered(w.count(o.row), o.micro_rows) if o.row is not None else "1"
     zero = _zero(w, s.buffer, o.numbers)
@@ -173,9 +184,8 @@ def multiply_dots(w: Writer, s: Compute, o: Operands) -> None:
             at[o.row] = plus(times(i0, o.micro_rows), "i")
         for v in vectors:
             _clear(w, o, v, bool(zero))
-        with w.over(others) as depth, w.nest([("e", covered(w.count(last), o.dot))]) as (e,):
+        with _depth(w, o, at, j0, i0) as (depth, e):
             at |= depth
-            _fetch(w, o, at, j0, e)
             for v in vectors if zero else ():
                 right = _right(w, o, at, j0, v, e)
                 w.put(

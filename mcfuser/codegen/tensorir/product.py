@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mcfuser.codegen.tensorir.dots import multiply_dots, pack_dots
+from mcfuser.codegen.tensorir.fetch import fetching
 from mcfuser.codegen.tensorir.integer import covered, plus, times
 from mcfuser.codegen.tensorir.matrix import multiply
+from mcfuser.codegen.tensorir.next_panel import PanelRow
 from mcfuser.codegen.tensorir.operands import Operands, masked_axes
-from mcfuser.codegen.tensorir.right import column, depth_row, fetch, right, within_rows
+from mcfuser.codegen.tensorir.right import column, depth_row, packed_row, right, within_rows
 from mcfuser.codegen.tensorir.winograd import convolve
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.expr import Call, Const, Read, read
@@ -72,9 +74,8 @@ def product(w: Writer, s: Compute) -> None:
             with _micro(w, o):
                 start = "T.float32(0)" if s.buffer in w.zeroed else places[v]
                 w.put(f"acc{v}[i, j] = {start}")
-        with w.over(o.roles.depth) as depth:
+        with _depth(w, o, at, j0, i0) as depth:
             at |= depth
-            fetch(w, o, at, j0)
             with w.block(f"for i in T.unroll({o.micro_rows}):"):
                 left = _left(w, s, o, at)
                 for v in vectors:
@@ -83,6 +84,20 @@ def product(w: Writer, s: Compute) -> None:
         for v in vectors:
             with _micro(w, o):
                 w.put(f"{places[v]} = acc{v}[i, j]")
+
+
+@contextmanager
+def _depth(w: Writer, o: Operands, at: At, j0: str, i0: str) -> Iterator[At]:
+    """Loops over the depth of a tile, with what is fetched meanwhile; the positions."""
+    *others, last = o.roles.depth
+    with w.over(others) as outer:
+
+        def row(position: str) -> PanelRow:
+            here = {**at, **outer, last: position}
+            return PanelRow(packed_row(w, o, o.right, here, j0), depth_row(w, o, here), o.width)
+
+        with fetching(w, o, at, (j0, i0), (f"{last}_i", w.count(last)), row) as position:
+            yield {**outer, last: position}
 
 
 @contextmanager

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mcfuser.chain import BYTES
 from mcfuser.codegen.tensorir.integer import flat, plus, times
 from mcfuser.codegen.tensorir.operands import Operands
 from mcfuser.codegen.tensorir.scalar import Typed, loaded
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.expr import Read
-from mcfuser.lowering.tensorir.micro import LINE, WIDE, outgrows_caches
-
-AHEAD = 32
-"""Rows of a panel between the one that is multiplied and the one that is fetched meanwhile, some
-400 cycles later: memory takes as long. With 8, 16 and 32, a product of 128 x 768 x 768 whose
-weights are in the last cache takes 544, 548 and 546 us, and 568 without any (a Xeon with AVX-512,
-two cores, 2026-11-27)."""
 
 
 def depth_row(w: Writer, o: Operands, at: At) -> str:
@@ -69,48 +60,16 @@ def _unpacked(w: Writer, o: Operands, at: At, j0: str, v: int) -> str:
     return replace(w.scalar(here, {}), read=element).text(w.products.maps[o.right].body)
 
 
-def fetch(w: Writer, o: Operands, at: At, j0: str, number: str = "0") -> None:
-    """Fetches the row of a packed constant's panel that is multiplied AHEAD rows later, where it
-    would come late otherwise. It may lie past the constant's end, where nothing is fetched."""
-    if fetches(w, o):
-        fetch_row(w, o, _packed_row(w, o, o.right, at, j0, number), o.width)
-
-
-def fetches(w: Writer, o: Operands) -> bool:
-    """Whether rows of the right operand are fetched before they are multiplied. The hardware does
-    so in time for vectors of 256 bits, which read half as much in a cycle: a product of 49 x 2304 x
-    512 takes 1.02 to 1.13 of its time otherwise. Rows of Winograd's matrices lie too far apart for
-    it: those of 256 and 512 channels take 0.91 to 0.98 (the same Xeon, told that it has AVX2)."""
-    if w.products.right.get(o.right) != "packed":
-        return False
-    if w.lowering.lanes < WIDE and o.picture is None:
-        return False
-    tensor, each = w.schedule.buffer(o.right).tensor, BYTES[w.stored(o.right)]
-    depth = 1 if o.picture is not None else math.prod(w.schedule.tile(a) for a in o.roles.depth)
-    size = w.products.panels(o.right).size(w.schedule.chain.shape(tensor))
-    return outgrows_caches(each * depth * o.width, each * size)
-
-
-def fetch_row(w: Writer, o: Operands, start: str, count: int) -> None:
-    """Statements that fetch a row of the packed right operand to the first cache, AHEAD rows of
-    `count` elements after the one that begins at `start`."""
-    tensor, each = w.schedule.buffer(o.right).tensor, BYTES[w.stored(o.right)]
-    how = "T.int32(0), T.int32(3), T.int32(1)"  # to be read, in the first cache, as data
-    for place in range(0, count, LINE // each):
-        element = f"T.address_of({tensor}_flat[{plus(start, str(AHEAD * count + place))}])"
-        w.put(f'T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch.p0", {element}, {how}))')
-
-
 def _packed(
     w: Writer, o: Operands, tile: str, at: At, j0: str, lane: str, number: str = "0"
 ) -> str:
     """A lane of a constant that is packed (Panels): the right operand's tile, or one that it is
     made of."""
-    row = _packed_row(w, o, tile, at, j0, number)
+    row = packed_row(w, o, tile, at, j0, number)
     return f"{w.schedule.buffer(tile).tensor}_flat[{plus(row, lane)}]"
 
 
-def _packed_row(w: Writer, o: Operands, tile: str, at: At, j0: str, number: str) -> str:
+def packed_row(w: Writer, o: Operands, tile: str, at: At, j0: str, number: str = "0") -> str:
     """The first element of a row of such a constant's panel."""
     shape = w.schedule.chain.shape(w.schedule.buffer(tile).tensor)
     packed = w.products.panels(tile)

@@ -1,4 +1,4 @@
-"""Right operands of products: rows of packed constants that are fetched before their turn."""
+"""Rows of packed constants that are fetched before they are multiplied."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from mcfuser.chain import Chain, from_json
 from mcfuser.codegen.tensorir import generate
-from mcfuser.codegen.tensorir.right import AHEAD
+from mcfuser.codegen.tensorir.fetch import AHEAD, FIRST_CACHE
 from mcfuser.devices.cpu import unmeasured_cpu
 from mcfuser.lowering.tensorir.dots import QUAD, longest
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
@@ -22,7 +22,8 @@ from tests.support.tensorir_agree import drawn_arrays, run
 
 KNOBS = TensorirKnobs(8, 2, 16)
 WIDTH = 32
-FETCH = '"llvm.prefetch.p0"'
+FETCH = f"T.int32(0), T.int32({FIRST_CACHE})"
+"""What a fetch of a row says: to be read, in the first cache."""
 
 
 def product(n: int, k: int, dtype: str = "float32", constant: bool = True) -> Chain:
@@ -65,7 +66,9 @@ def test_constants_that_outgrow_private_caches_are_fetched() -> None:
 def test_every_line_of_the_row_is_fetched_once(dtype: str, lines: int) -> None:
     """A line of the cache has 64 bytes. The row is AHEAD of the one that is multiplied."""
     found = text(product(2048, 384, dtype), 384)
-    starts = re.findall(r"prefetch.*address_of\(B_flat\[(.*)\]\), T.int32\(0\)", found)
+    starts = re.findall(
+        r"prefetch.*address_of\(B_flat\[(.*)\]\), T.int32\(0\), T.int32\(3\)", found
+    )
     (multiplied,) = re.findall(r"B_flat\[([^]]* \* 32) \+ j\]", found)
     distance = AHEAD * WIDTH
     assert starts == [f"{multiplied} + {distance + 16 * i}" for i in range(lines)]
@@ -110,7 +113,7 @@ def test_what_is_fetched_changes_no_result(
     chain = schedule.chain
     flat, _ = drawn_arrays(chain)
     without = run(schedule, chain, knobs, flat)
-    monkeypatch.setattr("mcfuser.codegen.tensorir.right.outgrows_caches", lambda *_: True)
+    monkeypatch.setattr("mcfuser.codegen.tensorir.fetch.outgrows_caches", lambda *_: True)
     assert FETCH in generate(schedule, "kernel", knobs).text
     found = run(schedule, chain, knobs, flat)
     for name, array in found.items():

@@ -1,0 +1,91 @@
+"""Packed constants that are fetched to a core's caches before their turn.
+
+A micro-kernel reads a panel row by row, and again for every micro-tile of rows. Each row is fetched
+to the first cache shortly before it is multiplied. Meanwhile the panel that comes next is fetched
+to the core's private cache (next_panel): memory is read at an even pace, and not as fast as it
+gives whenever a panel is new.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from mcfuser.chain import BYTES
+from mcfuser.codegen.tensorir.integer import plus, times
+from mcfuser.codegen.tensorir.next_panel import PanelRow, next_panel
+from mcfuser.codegen.tensorir.operands import Operands
+from mcfuser.codegen.tensorir.writer import At, Writer
+from mcfuser.lowering.tensorir.micro import LINE, WIDE, outgrows_caches
+
+AHEAD = 32
+"""Rows of a panel between the one that is multiplied and the one that is fetched meanwhile, some
+400 cycles later: memory takes as long. With 8, 16 and 32, a product of 128 x 768 x 768 whose
+weights are in the last cache takes 544, 548 and 546 us, and 568 without any (a Xeon with AVX-512,
+two cores, 2026-11-27)."""
+FIRST_CACHE, PRIVATE_CACHE = 3, 2
+"""LLVM's numbers of a core's caches."""
+
+
+@contextmanager
+def fetching(
+    w: Writer, o: Operands, at: At, panel: tuple[str, str], loop: tuple[str, str],
+    row: Callable[[str], PanelRow],
+) -> Iterator[str]:  # fmt: skip
+    """The innermost loop over the depth, of a name and some trips, and its position, with what is
+    fetched meanwhile.
+
+    It is the loop of a `panel` of the tile at hand and a micro-tile of rows, at some positions of
+    the axes around both. `row` gives the row that is multiplied at a position of the loop.
+    """
+    name, trips = loop
+    if not _packed(w, o):
+        with w.nest([loop]) as (position,):
+            yield position
+        return
+    share = next_panel(w, o, at, panel, int(trips)) if trips.isdigit() else None
+    every = share.every if share is not None else 1
+    outer = (
+        (name, trips) if every == 1 else (f"{name.removesuffix('_i')}_o", str(int(trips) // every))
+    )
+    with w.nest([outer]) as (step,):
+        first = times(step, every)
+        for element in share.elements(row(first)) if share is not None else ():
+            _put(w, o, element, PRIVATE_CACHE)
+        with w.nest([(name, str(every))]) as (i,):
+            position = plus(first, i)
+            fetch_row(w, o, row(position))
+            yield position
+
+
+def fetch_row(w: Writer, o: Operands, row: PanelRow) -> None:
+    """Fetches the row of a packed constant that is multiplied AHEAD rows later, where it would come
+    late otherwise. It may lie past the constant's end, where nothing is fetched."""
+    if _packed(w, o) and _comes_late(w, o):
+        for place in range(0, row.count, LINE // BYTES[w.stored(o.right)]):
+            _put(w, o, plus(row.start, str(AHEAD * row.count + place)), FIRST_CACHE)
+
+
+def _packed(w: Writer, o: Operands) -> bool:
+    return w.products.right.get(o.right) == "packed"
+
+
+def _comes_late(w: Writer, o: Operands) -> bool:
+    """Whether rows of the right operand are fetched before they are multiplied. The hardware does
+    so in time for vectors of 256 bits, which read half as much in a cycle: a product of 49 x 2304 x
+    512 takes 1.02 to 1.13 of its time otherwise. Rows of Winograd's matrices lie too far apart for
+    it: those of 256 and 512 channels take 0.91 to 0.98 (the same Xeon, told that it has AVX2)."""
+    if w.lowering.lanes < WIDE and o.picture is None:
+        return False
+    tensor, each = w.schedule.buffer(o.right).tensor, BYTES[w.stored(o.right)]
+    depth = 1 if o.picture is not None else math.prod(w.schedule.tile(a) for a in o.roles.depth)
+    size = w.products.panels(o.right).size(w.schedule.chain.shape(tensor))
+    return outgrows_caches(each * depth * o.width, each * size)
+
+
+def _put(w: Writer, o: Operands, element: str, cache: int) -> None:
+    """A statement that fetches the line of an element, to be read, as data."""
+    address = f"T.address_of({w.schedule.buffer(o.right).tensor}_flat[{element}])"
+    how = f"T.int32(0), T.int32({cache}), T.int32(1)"
+    w.put(f'T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch.p0", {address}, {how}))')

@@ -1,0 +1,149 @@
+"""What a micro-kernel fetches of the panel that comes after its own.
+
+All micro-tiles that share a panel fetch equal shares of the next one, a line of the cache every
+few rows, so that it is there when the last of them is done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mcfuser.chain import BYTES
+from mcfuser.codegen.tensorir.integer import flat, plus, times
+from mcfuser.codegen.tensorir.operands import Operands
+from mcfuser.codegen.tensorir.writer import At, Writer
+from mcfuser.lowering.tensorir.micro import FLOAT, LINE, holds_next
+
+UNROLLED = 8
+"""Rows between two fetches at most. LLVM writes the loop over them out, which more of them would
+make too long."""
+SLACK = 1.1
+"""How much more than a share fetches would cover at an even pace, where that is no whole number of
+rows: with less, some lines are not fetched."""
+
+Walks = list[tuple[int, str]]
+"""Loops around the micro-kernel, as their trips and the position of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelRow:
+    """A row of a packed constant's panel: its first element, its number in the tile at hand, and
+    how many elements it has."""
+
+    start: str
+    number: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PanelShare:
+    """The lines of the next panel, which is a `distance` in elements behind the one at hand, that
+    one micro-tile fetches: the one with this `number`, `lines` at once, `every` so many rows, as
+    often as there are `steps`. A line has `line` elements."""
+
+    distance: str
+    number: str
+    every: int
+    lines: int
+    steps: int
+    line: int
+
+    def elements(self, row: PanelRow) -> Iterator[str]:
+        """The elements whose lines are fetched at a row."""
+        step = row.number if self.every == 1 else f"({row.number}) // {self.every}"
+        place = times(plus(times(self.number, self.steps), step), self.lines * self.line)
+        start = plus(plus(row.start, self.distance), place)
+        if row.number != "0":
+            start = f"{start} - {times(row.number, row.count)}"
+        for i in range(self.lines):
+            yield plus(start, str(i * self.line))
+
+
+def next_panel(
+    w: Writer, o: Operands, at: At, panel: tuple[str, str], trips: int
+) -> PanelShare | None:
+    """The share of a micro-tile of a product with a packed constant, which `panel` gives as the
+    number of its panel and its own among the rows, at these positions of the axes around them. The
+    innermost loop over the depth has so many `trips`.
+
+    There is none where nothing shares the panel, or the rows of a tile are no neighbours in it, or
+    the private cache cannot hold both.
+    """
+    j0, i0 = panel
+    depth = o.roles.depth
+    if o.row is None or any(w.schedule.tile(a) < w.schedule.chain.size(a) for a in depth[1:]):
+        return None
+    found = _following(w, o, at, j0)
+    if found is None:
+        return None
+    distance, walks = found
+    walks = [*walks, (-(-w.schedule.tile(o.row) // o.micro_rows), i0)]
+    sharers = math.prod(n for n, _ in walks)
+    if sharers < 2:
+        return None
+    number = flat([n for n, _ in walks], [position for _, position in walks])
+    rows, line = _rows(w, o), LINE // BYTES[w.stored(o.right)]
+    mine = -(-rows * _row(o) // (line * sharers))
+    if mine > rows:
+        return PanelShare(distance, number, 1, -(-mine // rows), rows, line)
+    most = min(UNROLLED, int(SLACK * rows / mine))
+    every = max(n for n in range(1, max(most, 1) + 1) if trips % n == 0)
+    return PanelShare(distance, number, every, 1, rows // every, line)
+
+
+def _following(w: Writer, o: Operands, at: At, j0: str) -> tuple[str, Walks] | None:
+    """How many elements behind this panel's part in the tile the one that follows it begins, and
+    the loops that walk this one again before; None where the private cache does not hold both.
+
+    The next tile of columns follows where its loop is outside others that walk this one again.
+    Else the next panel of the tile does, or all of them where axes around walk them as a group:
+    then those of the next tile of the depth, then those of the next tile of columns.
+    """
+    tile, tensor = w.schedule.tile, w.schedule.buffer(o.right).tensor
+    panels, part = -(-tile(o.column) // o.width), _rows(w, o) * _row(o)
+    whole = w.products.panels(o.right).panel(w.schedule.chain.shape(tensor))
+    around = [(tile(a), at[a]) for a in o.outer if a not in o.lead and tile(a) > 1]
+    positions = math.prod([*(n for n, _ in around), tile(o.row) if o.row else 1])
+    left = FLOAT // max(o.dot, 1) * positions * part // o.width
+
+    def held(elements: int) -> bool:
+        return holds_next(elements * BYTES[w.stored(o.right)], left)
+
+    inside = _inside(w, o)
+    if inside and held(panels * whole):
+        return str(panels * whole), [*inside, *around]
+    group = panels if around else 1
+    if not held(group * part):
+        return None
+    outermost, loops = o.roles.depth[0], w.loops
+    if part == whole or o.column in loops[loops.index(outermost) :]:
+        return str(group * whole), around
+    back, onward = part - (panels - group) * whole, part + (group - 1) * whole
+    last = f"T.if_then_else({outermost}_t < {w.trips(outermost)} - 1, {back}, {onward})"
+    if group == panels:
+        return (last if back != onward else str(onward)), around
+    return f"T.if_then_else({j0} < {panels - 1}, {whole}, {last})", around
+
+
+def _inside(w: Writer, o: Operands) -> Walks:
+    """The loops over tiles that walk a tile of columns again: those inside the loop over these."""
+    if o.column not in w.loops:
+        return []
+    after = w.loops[w.loops.index(o.column) + 1 :]
+    again = [a for a in after if a not in o.roles.depth and a not in o.lead]
+    trips = {a: w.trips(a) for a in again}
+    return [(int(n), f"{a}_t") for a, n in trips.items() if n.isdigit() and n != "1"]
+
+
+def _rows(w: Writer, o: Operands) -> int:
+    """Rows of a panel in a tile of the depth, each of as many positions as are multiplied at
+    once."""
+    *others, last = (w.schedule.tile(a) for a in o.roles.depth)
+    return math.prod(others) * -(-last // max(o.dot, 1))
+
+
+def _row(o: Operands) -> int:
+    """Elements of a panel's row."""
+    return max(o.dot, 1) * o.width

@@ -1,0 +1,182 @@
+"""The panel that comes next is fetched while the one before it is multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from mcfuser.chain import Chain, from_json
+from mcfuser.codegen.tensorir import generate
+from mcfuser.codegen.tensorir.fetch import PRIVATE_CACHE
+from mcfuser.devices.cpu import unmeasured_cpu
+from mcfuser.lowering.tensorir.dots import QUAD, longest
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
+from mcfuser.lowering.tensorir.micro import LINE
+from mcfuser.space.expression import parse
+from mcfuser.space.schedule import Schedule
+from tests.support.schedules import schedules
+from tests.support.tensorir_agree import drawn_arrays, run
+from tests.support.tensorir_walk import touched
+
+KNOBS = TensorirKnobs(8, 2, 16)
+BYTES = TensorirKnobs(8, 2, 16, dots=QUAD)
+HOST = unmeasured_cpu()
+NEEDS_DOTS = pytest.mark.skipif(
+    HOST.bits != 512 or longest(HOST) != QUAD, reason="this CPU has no vpdpbusd of 512 bits"
+)
+
+
+def matrix(m: int, n: int, k: int, dtype: str = "float32", constant: bool = True) -> Chain:
+    left = "uint8" if dtype == "int8" else "float32"
+    tensors = {
+        "A": {"shape": ["m", "k"], "dtype": left},
+        "B": {"shape": ["k", "n"], "dtype": dtype, "constant": constant},
+    }
+    lines = ["C[m, n] = sum[k] float32(A[m, k]) * float32(B[k, n])"]
+    return from_json({"axes": {"m": m, "n": n, "k": k}, "tensors": tensors, "operators": lines})
+
+
+def pictures() -> Chain:
+    """Lines of positions: each tile walks its weights again for every line."""
+    tensors = {
+        "A": {"shape": ["l", "m", "k"]},
+        "B": {"shape": ["k", "n"], "constant": True},
+    }
+    lines = ["C[l, m, n] = sum[k] A[l, m, k] * B[k, n]"]
+    axes = {"l": 6, "m": 16, "n": 192, "k": 64}
+    return from_json({"axes": axes, "tensors": tensors, "operators": lines})
+
+
+def groups() -> Chain:
+    tensors = {
+        "A": {"shape": ["g", "m", "k"]},
+        "B": {"shape": ["g", "k", "n"], "constant": True},
+    }
+    lines = ["C[g, m, n] = sum[k] A[g, m, k] * B[g, k, n]"]
+    axes = {"g": 3, "m": 32, "n": 64, "k": 64}
+    return from_json({"axes": axes, "tensors": tensors, "operators": lines})
+
+
+def tiled(chain: Chain, expression: str, tiles: Mapping[str, int]) -> Schedule:
+    return schedules(chain, parse(expression), tiles)
+
+
+SMALL = matrix(64, 192, 64)
+CASES = {
+    "rows inside columns": (tiled(SMALL, "nm.k", {"m": 16, "n": 64, "k": 64}), KNOBS),
+    "rows inside, depth tiled": (tiled(SMALL, "nm.k", {"m": 16, "n": 64, "k": 16}), KNOBS),
+    "columns inside rows": (tiled(SMALL, "mn.k", {"m": 32, "n": 64, "k": 64}), KNOBS),
+    "columns inside, depth tiled": (tiled(SMALL, "mn.k", {"m": 32, "n": 64, "k": 16}), KNOBS),
+    "one panel in a tile": (tiled(SMALL, "mn.k", {"m": 64, "n": 32, "k": 16}), KNOBS),
+    "all columns in a tile": (tiled(SMALL, "m.k", {"m": 64, "n": 192, "k": 64}), KNOBS),
+    "rows past the end": (
+        tiled(matrix(61, 192, 64), "nm.k", {"m": 16, "n": 64, "k": 64}), KNOBS
+    ),
+    "float16": (
+        tiled(matrix(64, 192, 64, "float16"), "nm.k", {"m": 16, "n": 64, "k": 64}), KNOBS
+    ),
+    "lines of a picture": (tiled(pictures(), "nl.k", {"l": 3, "m": 16, "n": 64, "k": 64}), KNOBS),
+    "lines, depth tiled": (tiled(pictures(), "nl.k", {"l": 6, "m": 16, "n": 64, "k": 16}), KNOBS),
+    "groups": (tiled(groups(), "n.k", {"g": 1, "m": 32, "n": 32, "k": 64}), KNOBS),
+    "bytes": (
+        tiled(matrix(64, 192, 128, "int8"), "nm.k", {"m": 32, "n": 64, "k": 64}), BYTES
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lines_are_fetched_before_they_are_first_read(name: str) -> None:
+    """All but those of the first panel, or of the first tile of columns where that is walked again.
+    At most twice as many are fetched as lie there, for a share is no whole number of lines."""
+    schedule, knobs = CASES[name]
+    chain = schedule.chain
+    each = {"float32": 4, "float16": 2, "int8": 1}[chain.tensor("B").dtype]
+    lines = each * int(np.prod(chain.shape("B"))) // LINE
+    tile = each * chain.size("k") * schedule.tile("n") // LINE
+    fetched, late, seen = set[int](), set[int](), set[int]()
+    text = generate(schedule, "kernel", knobs).text
+    for what, line in touched(text, "B", PRIVATE_CACHE, LINE // each):
+        if what == "fetch":
+            fetched.add(line)
+        elif line not in seen:
+            seen.add(line)
+            late |= {line} - fetched
+    assert len(seen) == lines
+    assert late
+    assert late <= set(range(tile))
+    assert fetched <= set(range(lines + 2 * tile))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_line_is_fetched_about_once_a_walk(name: str) -> None:
+    """A core walks the constant once where rows are inside columns, else once for each tile of
+    rows."""
+    schedule, knobs = CASES[name]
+    chain = schedule.chain
+    each = {"float32": 4, "float16": 2, "int8": 1}[chain.tensor("B").dtype]
+    lines = each * int(np.prod(chain.shape("B"))) // LINE
+    text = generate(schedule, "kernel", knobs).text
+    count = sum(what == "fetch" for what, _ in touched(text, "B", PRIVATE_CACHE, LINE // each))
+    walks = schedule.trips("m") if str(schedule.expression).startswith("m") else 1
+    assert 0.9 * lines * walks <= count <= 1.6 * lines * walks
+
+
+def test_the_micro_tiles_of_a_panel_fetch_the_next_one() -> None:
+    schedule = tiled(matrix(64, 128, 64), "mn.k", {"m": 64, "n": 64, "k": 64})
+    found = touched(generate(schedule, "kernel", KNOBS).text, "B", PRIVATE_CACHE, LINE // 4)
+    panel = 64 * 32 * 4 // LINE
+    for number in range(4):
+        first, last = number * panel, (number + 1) * panel
+        reads = [
+            i for i, (what, at) in enumerate(found) if what == "read" and at in range(first, last)
+        ]
+        fetched = [at for what, at in found[reads[0] - 1 : reads[-1]] if what == "fetch"]
+        assert sorted(fetched) == list(range(last, last + panel))
+
+
+class TestNothingIsFetched:
+    def text(self, chain: Chain, tiles: Mapping[str, int], expression: str = "mn.k") -> str:
+        text = generate(tiled(chain, expression, tiles), "kernel", KNOBS).text
+        return text if f"T.int32(0), T.int32({PRIVATE_CACHE})" in text else ""
+
+    def test_of_what_is_no_packed_constant(self) -> None:
+        tiles = {"m": 32, "n": 64, "k": 64}
+        assert self.text(SMALL, tiles)
+        assert not self.text(matrix(64, 192, 64, constant=False), tiles)
+
+    def test_where_one_micro_tile_has_all_rows(self) -> None:
+        assert self.text(SMALL, {"m": 16, "n": 64, "k": 64})
+        assert not self.text(SMALL, {"m": 8, "n": 64, "k": 64})
+        assert self.text(SMALL, {"m": 8, "n": 64, "k": 64}, "nm.k")
+
+    def test_where_the_private_cache_cannot_hold_both(self) -> None:
+        chain = matrix(32, 64, 8192)
+        assert self.text(chain, {"m": 32, "n": 32, "k": 2048})
+        assert not self.text(chain, {"m": 32, "n": 32, "k": 4096})
+
+    def test_where_a_tile_is_no_one_piece_of_a_panel(self) -> None:
+        tensors = {
+            "A": {"shape": ["m", "s", "k"]},
+            "B": {"shape": ["s", "k", "n"], "constant": True},
+        }
+        line = "C[m, n] = sum[s, k] A[m, s, k] * B[s, k, n]"
+        axes = {"m": 32, "n": 64, "s": 4, "k": 32}
+        chain = from_json({"axes": axes, "tensors": tensors, "operators": [line]})
+        assert self.text(chain, {"m": 32, "n": 32, "s": 2, "k": 32}, "mn.sk")
+        assert not self.text(chain, {"m": 32, "n": 32, "s": 4, "k": 16}, "mn.sk")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=NEEDS_DOTS if n == "bytes" else ()) for n in CASES]
+)
+def test_what_is_fetched_changes_no_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule, knobs = CASES[name]
+    flat, _ = drawn_arrays(schedule.chain)
+    found = run(schedule, schedule.chain, knobs, flat)
+    monkeypatch.setattr("mcfuser.codegen.tensorir.fetch.next_panel", lambda *_: None)
+    assert f"T.int32(0), T.int32({PRIVATE_CACHE})" not in generate(schedule, "kernel", knobs).text
+    without = run(schedule, schedule.chain, knobs, flat)
+    for output, array in found.items():
+        assert np.array_equal(array, without[output])
