@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mcfuser.chain import BYTES
-from mcfuser.codegen.tensorir.integer import plus, times
-from mcfuser.codegen.tensorir.next_panel import PanelRow, next_panel
+from mcfuser.codegen.tensorir.integer import divided, plus, times
+from mcfuser.codegen.tensorir.next_panel import PanelRow, PanelShare, next_panel, panel_rows
 from mcfuser.codegen.tensorir.operands import Operands
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.lowering.tensorir.micro import LINE, WIDE, outgrows_caches
@@ -40,19 +40,25 @@ def fetching(
     the axes around both. `row` gives the row that is multiplied at a position of the loop.
     """
     name, trips = loop
-    if not _packed(w, o):
+    if not packed(w, o):
         with w.nest([loop]) as (position,):
             yield position
         return
-    share = next_panel(w, o, at, panel, int(trips)) if trips.isdigit() else None
+    share = None
+    if trips.isdigit():
+        share = next_panel(w, o, at, panel, int(trips), panel_rows(w, o))
     every = share.every if share is not None else 1
     outer = (
         (name, trips) if every == 1 else (f"{name.removesuffix('_i')}_o", str(int(trips) // every))
     )
     with w.nest([outer]) as (step,):
         first = times(step, every)
-        for element in share.elements(row(first)) if share is not None else ():
-            _put(w, o, element, PRIVATE_CACHE)
+        if share is not None:
+            here = row(first)
+            start = here.start
+            if here.number != "0":
+                start = f"{start} - {times(here.number, here.count)}"
+            fetch_share(w, o, share, start, divided(here.number, every))
         with w.nest([(name, str(every))]) as (i,):
             position = plus(first, i)
             fetch_row(w, o, row(position))
@@ -62,12 +68,20 @@ def fetching(
 def fetch_row(w: Writer, o: Operands, row: PanelRow) -> None:
     """Fetches the row of a packed constant that is multiplied AHEAD rows later, where it would come
     late otherwise. It may lie past the constant's end, where nothing is fetched."""
-    if _packed(w, o) and _comes_late(w, o):
+    if packed(w, o) and _comes_late(w, o):
         for place in range(0, row.count, LINE // BYTES[w.stored(o.right)]):
             _put(w, o, plus(row.start, str(AHEAD * row.count + place)), FIRST_CACHE)
 
 
-def _packed(w: Writer, o: Operands) -> bool:
+def fetch_share(w: Writer, o: Operands, share: PanelShare, start: str, step: str) -> None:
+    """Fetches the lines of the next panel that a micro-tile fetches at this step of its own, whose
+    first element in the tile is at `start`."""
+    with w.nest([("f", str(share.lines))]) as (f,):
+        _put(w, o, plus(share.first(start, step), times(f, share.line)), PRIVATE_CACHE)
+
+
+def packed(w: Writer, o: Operands) -> bool:
+    """Whether a product's right operand is a constant that is packed when compiling."""
     return w.products.right.get(o.right) == "packed"
 
 

@@ -12,9 +12,11 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from mcfuser.codegen.tensorir.fetch import fetch_share, packed
 from mcfuser.codegen.tensorir.integer import covered, divided, flat, minus, plus, rest, times
+from mcfuser.codegen.tensorir.next_panel import next_panel
 from mcfuser.codegen.tensorir.operands import Operands
-from mcfuser.codegen.tensorir.right import depth_row, right
+from mcfuser.codegen.tensorir.right import depth_row, packed_row, right
 from mcfuser.codegen.tensorir.scalar import loaded
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.expr import Read, read
@@ -210,7 +212,9 @@ def multiply(w: Writer, s: Compute, o: Operands) -> None:
             for first, trips, tiles in _row_blocks(w, o):
                 with w.nest([("i0", trips)]) as (i0,):
                     row = plus(first, times(i0, tiles * SIDE))
-                    _block(w, s, o, leader, {**at, **after, o.row: row}, j0, tiles)
+                    number = plus(divided(first, o.micro_rows), i0)
+                    here = {**at, **after, o.row: row}
+                    _block(w, s, o, leader, here, (j0, number), tiles)
 
 
 def _row_blocks(w: Writer, o: Operands) -> Iterator[tuple[str, str, int]]:
@@ -228,9 +232,12 @@ def _row_blocks(w: Writer, o: Operands) -> Iterator[tuple[str, str, int]]:
         yield str(full * o.micro_rows), "1", left
 
 
-def _block(w: Writer, s: Compute, o: Operands, leader: str, at: At, j0: str, tiles: int) -> None:
+def _block(
+    w: Writer, s: Compute, o: Operands, leader: str, at: At, block: tuple[str, str], tiles: int
+) -> None:
     """Rows of so many tile registers by the columns of a block."""
     assert o.row is not None
+    j0, _ = block
     rows, columns = range(tiles), range(o.width // SIDE)
     own = {
         (i, v): w.element(
@@ -247,7 +254,10 @@ def _block(w: Writer, s: Compute, o: Operands, leader: str, at: At, j0: str, til
         else:
             _load(w, BLOCK * i + v, own[i, v], stride)
     held: list[int | None] = [None, None]
-    with w.nest([("k0", _steps(w, o))]) as (k0,):
+    steps = _steps(w, o)
+    with w.nest([("k0", steps)]) as (k0,):
+        if steps.isdigit():
+            _fetch(w, o, at, block, (k0, int(steps)))
         for p, q in pairs(_count(w, o.left), _count(w, o.right)):
             if held[0] != p:
                 for i in rows:
@@ -264,6 +274,16 @@ def _block(w: Writer, s: Compute, o: Operands, leader: str, at: At, j0: str, til
                 _put(w, "tdpbf16ps", *map(_register, numbers))
     for i, v in own:
         _put(w, "tilestored64", *_place(BLOCK * i + v, own[i, v], stride))
+
+
+def _fetch(w: Writer, o: Operands, at: At, block: tuple[str, str], step: tuple[str, int]) -> None:
+    """Fetches what is split next, at a step of so many along the depth."""
+    number, steps = step
+    share = next_panel(w, o, at, block, steps, steps) if packed(w, o) else None
+    if share is not None:
+        first = {**at, **dict.fromkeys(o.roles.depth, "0")}
+        start = packed_row(w, o, o.right, first, block[0])
+        fetch_share(w, o, share, start, divided(number, share.every))
 
 
 def _row_stride(w: Writer, s: Compute, o: Operands) -> int:

@@ -7,7 +7,6 @@ few rows, so that it is there when the last of them is done.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcfuser.chain import BYTES
@@ -50,23 +49,19 @@ class PanelShare:
     steps: int
     line: int
 
-    def elements(self, row: PanelRow) -> Iterator[str]:
-        """The elements whose lines are fetched at a row."""
-        step = row.number if self.every == 1 else f"({row.number}) // {self.every}"
+    def first(self, start: str, step: str) -> str:
+        """The element whose line is the first that is fetched at a row, where the panel at hand has
+        its first element in the tile at `start`, and the row is the step's first."""
         place = times(plus(times(self.number, self.steps), step), self.lines * self.line)
-        start = plus(plus(row.start, self.distance), place)
-        if row.number != "0":
-            start = f"{start} - {times(row.number, row.count)}"
-        for i in range(self.lines):
-            yield plus(start, str(i * self.line))
+        return plus(plus(start, self.distance), place)
 
 
 def next_panel(
-    w: Writer, o: Operands, at: At, panel: tuple[str, str], trips: int
+    w: Writer, o: Operands, at: At, panel: tuple[str, str], trips: int, rows: int
 ) -> PanelShare | None:
     """The share of a micro-tile of a product with a packed constant, which `panel` gives as the
     number of its panel and its own among the rows, at these positions of the axes around them. The
-    innermost loop over the depth has so many `trips`.
+    innermost loop over the depth has so many `trips`, and all of them together so many `rows`.
 
     There is none where nothing shares the panel, or the rows of a tile are no neighbours in it, or
     the private cache cannot hold both.
@@ -84,8 +79,8 @@ def next_panel(
     if sharers < 2:
         return None
     number = flat([n for n, _ in walks], [position for _, position in walks])
-    rows, line = _rows(w, o), LINE // BYTES[w.stored(o.right)]
-    mine = -(-rows * _row(o) // (line * sharers))
+    line = LINE // BYTES[w.stored(o.right)]
+    mine = -(-panel_rows(w, o) * _row(o) // (line * sharers))
     if mine > rows:
         return PanelShare(distance, number, 1, -(-mine // rows), rows, line)
     most = min(UNROLLED, int(SLACK * rows / mine))
@@ -102,7 +97,7 @@ def _following(w: Writer, o: Operands, at: At, j0: str) -> tuple[str, Walks] | N
     then those of the next tile of the depth, then those of the next tile of columns.
     """
     tile, tensor = w.schedule.tile, w.schedule.buffer(o.right).tensor
-    panels, part = -(-tile(o.column) // o.width), _rows(w, o) * _row(o)
+    panels, part = -(-tile(o.column) // o.width), panel_rows(w, o) * _row(o)
     whole = w.products.panels(o.right).panel(w.schedule.chain.shape(tensor))
     around = [(tile(a), at[a]) for a in o.outer if a not in o.lead and tile(a) > 1]
     positions = math.prod([*(n for n, _ in around), tile(o.row) if o.row else 1])
@@ -137,7 +132,7 @@ def _inside(w: Writer, o: Operands) -> Walks:
     return [(int(n), f"{a}_t") for a, n in trips.items() if n.isdigit() and n != "1"]
 
 
-def _rows(w: Writer, o: Operands) -> int:
+def panel_rows(w: Writer, o: Operands) -> int:
     """Rows of a panel in a tile of the depth, each of as many positions as are multiplied at
     once."""
     *others, last = (w.schedule.tile(a) for a in o.roles.depth)
