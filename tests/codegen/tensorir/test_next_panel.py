@@ -10,6 +10,7 @@ import pytest
 from mcfuser.chain import Chain, from_json
 from mcfuser.codegen.tensorir import generate
 from mcfuser.codegen.tensorir.fetch import PRIVATE_CACHE
+from mcfuser.devices.amx import matrix_unit
 from mcfuser.devices.cpu import unmeasured_cpu
 from mcfuser.lowering.tensorir.dots import QUAD, longest
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
@@ -22,10 +23,14 @@ from tests.support.tensorir_walk import touched
 
 KNOBS = TensorirKnobs(8, 2, 16)
 BYTES = TensorirKnobs(8, 2, 16, dots=QUAD)
+MATRIX = TensorirKnobs(8, 2, 16, matrix=True)
 HOST = unmeasured_cpu()
-NEEDS_DOTS = pytest.mark.skipif(
-    HOST.bits != 512 or longest(HOST) != QUAD, reason="this CPU has no vpdpbusd of 512 bits"
-)
+NEEDS = {
+    "bytes": pytest.mark.skipif(
+        HOST.bits != 512 or longest(HOST) != QUAD, reason="this CPU has no vpdpbusd of 512 bits"
+    ),
+    "matrix unit": pytest.mark.skipif(not matrix_unit(), reason="this CPU has no usable AMX"),
+}
 
 
 def matrix(m: int, n: int, k: int, dtype: str = "float32", constant: bool = True) -> Chain:
@@ -82,6 +87,10 @@ CASES = {
     "groups": (tiled(groups(), "n.k", {"g": 1, "m": 32, "n": 32, "k": 64}), KNOBS),
     "bytes": (
         tiled(matrix(64, 192, 128, "int8"), "nm.k", {"m": 32, "n": 64, "k": 64}), BYTES
+    ),
+    "matrix unit": (tiled(SMALL, "nm.k", {"m": 32, "n": 64, "k": 64}), MATRIX),
+    "matrix unit, a block of half the rows": (
+        tiled(matrix(160, 96, 96), "mn.k", {"m": 80, "n": 32, "k": 32}), MATRIX
     ),
 }  # fmt: skip
 
@@ -169,7 +178,7 @@ class TestNothingIsFetched:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=NEEDS_DOTS if n == "bytes" else ()) for n in CASES]
+    "name", [pytest.param(n, marks=NEEDS.get(n.partition(",")[0], ())) for n in CASES]
 )
 def test_what_is_fetched_changes_no_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule, knobs = CASES[name]
