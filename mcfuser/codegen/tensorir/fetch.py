@@ -17,7 +17,7 @@ from mcfuser.codegen.tensorir.integer import divided, plus, times
 from mcfuser.codegen.tensorir.next_panel import PanelRow, PanelShare, next_panel, panel_rows
 from mcfuser.codegen.tensorir.operands import Operands
 from mcfuser.codegen.tensorir.writer import At, Writer
-from mcfuser.lowering.tensorir.micro import LINE, WIDE, outgrows_caches
+from mcfuser.lowering.tensorir.micro import LINE, WIDE, rows_come_late
 
 AHEAD = 32
 """Rows of a panel between the one that is multiplied and the one that is fetched meanwhile, some
@@ -95,7 +95,8 @@ def _comes_late(w: Writer, o: Operands) -> bool:
     tensor, each = w.schedule.buffer(o.right).tensor, BYTES[w.stored(o.right)]
     depth = 1 if o.picture is not None else math.prod(w.schedule.tile(a) for a in o.roles.depth)
     size = w.products.panels(o.right).size(w.schedule.chain.shape(tensor))
-    return outgrows_caches(each * depth * o.width, each * size)
+    walks = 1 if o.row is None else -(-w.schedule.tile(o.row) // o.micro_rows)
+    return rows_come_late(each * depth * o.width, each * size, walks)
 
 
 def _put(w: Writer, o: Operands, element: str, cache: int) -> None:

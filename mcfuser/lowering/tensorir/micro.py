@@ -28,6 +28,8 @@ WIDE = 16
 
 LINE = 64
 """Bytes that caches read at a time."""
+FEW = 4
+"""Walks of a panel of which the first is a large part."""
 FIRST = 32 << 10
 """Bytes of a core's first cache."""
 PRIVATE = 1 << 20
@@ -80,15 +82,16 @@ def lie_in_panels(chain: Chain, column: str, tile: Ints, width: Ints) -> NDArray
     return result
 
 
-def outgrows_caches(panel: int, constant: int) -> bool:
-    """Whether rows of a right operand come late unless they are fetched ahead. A micro-tile reads a
-    panel, of so many bytes in a tile of the depth; where that outgrows the first cache, or the
-    whole constant the private ones, the next row comes from a slower cache or from memory.
+def rows_come_late(panel: int, constant: int, walks: int) -> bool:
+    """Whether rows of a right operand come late unless they are fetched ahead. So many micro-tiles,
+    its `walks`, read a panel, of so many bytes in a tile of the depth, one after the other. Where
+    it outgrows the first cache, each of them reads it from a slower one; where the whole constant
+    outgrows the private ones, the first does.
 
     To fetch them gains 5 to 13 % of a product's time there, of WIDE vectors, and loses 2 to 5 %
-    elsewhere (a BERT, a ResNet-18, and a MobileNetV2 with 1 x 1 convolutions of 48 channels; a Xeon
-    with AVX-512, two cores, 2026-11-27)."""
-    return panel > FIRST or constant > PRIVATE
+    elsewhere (a BERT, a ResNet-18, a VoVNet, and a MobileNetV2 with 1 x 1 convolutions of 48
+    channels; a Xeon with AVX-512, two cores, 2026-11-27)."""
+    return panel > FIRST or (constant > PRIVATE and walks <= FEW)
 
 
 def holds_next(panel: int, left: int) -> bool:

@@ -26,22 +26,22 @@ FETCH = f"T.int32(0), T.int32({FIRST_CACHE})"
 """What a fetch of a row says: to be read, in the first cache."""
 
 
-def product(n: int, k: int, dtype: str = "float32", constant: bool = True) -> Chain:
+def product(n: int, k: int, dtype: str = "float32", constant: bool = True, rows: int = 20) -> Chain:
     tensors = {
         "A": {"shape": ["m", "k"]},
         "B": {"shape": ["k", "n"], "dtype": dtype, "constant": constant},
     }
     right = "B[k, n]" if dtype == "float32" else "float32(B[k, n])"
     lines = [f"C[m, n] = sum[k] A[m, k] * {right}"]
-    return from_json({"axes": {"m": 20, "n": n, "k": k}, "tensors": tensors, "operators": lines})
+    return from_json({"axes": {"m": rows, "n": n, "k": k}, "tensors": tensors, "operators": lines})
 
 
 def text(chain: Chain, depth: int, knobs: TensorirKnobs = KNOBS) -> str:
     return generate(tiled(chain, depth), "kernel", knobs).text
 
 
-def tiled(chain: Chain, depth: int) -> Schedule:
-    return schedules(chain, parse("mn.k"), {"m": 16, "n": WIDTH, "k": depth})
+def tiled(chain: Chain, depth: int, rows: int = 16) -> Schedule:
+    return schedules(chain, parse("mn.k"), {"m": rows, "n": WIDTH, "k": depth})
 
 
 def test_panels_that_outgrow_the_first_cache_are_fetched() -> None:
@@ -60,6 +60,13 @@ def test_constants_that_outgrow_private_caches_are_fetched() -> None:
     assert FETCH in text(product(n + WIDTH, 256), 16)
     assert FETCH in text(product(2 * n + WIDTH, 256, "float16"), 16)
     assert FETCH not in text(product(2 * n, 256, "float16"), 16)
+
+
+def test_the_first_of_many_walks_of_a_small_panel_may_be_late() -> None:
+    chain = product(PRIVATE // 4 // 256 + WIDTH, 256, rows=64)
+    for rows, fetched in ((32, True), (40, False)):
+        found = generate(tiled(chain, 16, rows), "kernel", KNOBS).text
+        assert (FETCH in found) == fetched
 
 
 @pytest.mark.parametrize(("dtype", "lines"), [("float32", 2), ("float16", 1)])
@@ -113,7 +120,7 @@ def test_what_is_fetched_changes_no_result(
     chain = schedule.chain
     flat, _ = drawn_arrays(chain)
     without = run(schedule, chain, knobs, flat)
-    monkeypatch.setattr("mcfuser.codegen.tensorir.fetch.outgrows_caches", lambda *_: True)
+    monkeypatch.setattr("mcfuser.codegen.tensorir.fetch.rows_come_late", lambda *_: True)
     assert FETCH in generate(schedule, "kernel", knobs).text
     found = run(schedule, chain, knobs, flat)
     for name, array in found.items():
