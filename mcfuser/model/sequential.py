@@ -98,7 +98,7 @@ docs/space.md has what they are worth)."""
 FETCHED: Mapping[str, float] = MappingProxyType({
     "summed": 0.8, "left": 0.03, "right": 0.1, "refilled": 1.0,
 })  # fmt: skip
-"""The same of wide vectors, for which rows of panels are fetched ahead (codegen.tensorir.right): 54
+"""The same of wide vectors, for which rows of panels are fetched ahead (codegen.tensorir.fetch): 54
 chains, 28 candidates each, a Xeon with AVX-512, two cores, 2026-11-27."""
 INNER = frozenset({"multiplied", "operand"})
 """Events of a product's innermost loop, which is as long as its arithmetic at least."""

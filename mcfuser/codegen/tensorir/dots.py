@@ -9,12 +9,9 @@ product's own tile, of float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from mcfuser.codegen.tensorir.fetch import fetching
 from mcfuser.codegen.tensorir.integer import covered, flat, minus, plus, rest, times
-from mcfuser.codegen.tensorir.next_panel import PanelRow
 from mcfuser.codegen.tensorir.operands import Operands
 from mcfuser.codegen.tensorir.right import (
     column,
@@ -147,21 +144,6 @@ def _row(w: Writer, o: Operands, at: At, j0: str, last: str) -> str:
     return plus(panel_start(w, o, o.right, at, j0), times(number, o.dot * o.width))
 
 
-@contextmanager
-def _depth(w: Writer, o: Operands, at: At, j0: str, i0: str) -> Iterator[tuple[At, str]]:
-    """Loops over the depth of a tile, with what is fetched meanwhile: the positions along all axes
-    but the last, and the dot product's along that."""
-    *others, last = o.roles.depth
-    with w.over(others) as outer:
-
-        def row(e: str) -> PanelRow:
-            here = {**at, **outer}
-            return PanelRow(_row(w, o, here, j0, e), _dot(w, o, here, e), o.dot * o.width)
-
-        with fetching(w, o, at, (j0, i0), ("e", covered(w.count(last), o.dot)), row) as e:
-            yield outer, e
-
-
 # --- products
 
 
@@ -184,7 +166,12 @@ def multiply_dots(w: Writer, s: Compute, o: Operands) -> None:
             at[o.row] = plus(times(i0, o.micro_rows), "i")
         for v in vectors:
             _clear(w, o, v, bool(zero))
-        with _depth(w, o, at, j0, i0) as (depth, e):
+
+        def row(others: At, e: str) -> str:
+            return _row(w, o, {**at, **others}, j0, e)
+
+        loop = ("e", covered(w.count(o.roles.depth[-1]), o.dot))
+        with fetching(w, o, at, (j0, i0), loop, row) as (depth, e):
             at |= depth
             for v in vectors if zero else ():
                 right = _right(w, o, at, j0, v, e)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mcfuser.chain import BYTES
-from mcfuser.codegen.tensorir.integer import divided, plus, times
-from mcfuser.codegen.tensorir.next_panel import PanelRow, PanelShare, next_panel, panel_rows
+from mcfuser.codegen.tensorir.integer import divided, flat, plus, times
+from mcfuser.codegen.tensorir.next_panel import PanelShare, next_panel, panel_rows, positions
 from mcfuser.codegen.tensorir.operands import Operands
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.lowering.tensorir.micro import LINE, WIDE, rows_come_late
@@ -31,51 +31,49 @@ FIRST_CACHE, PRIVATE_CACHE = 3, 2
 @contextmanager
 def fetching(
     w: Writer, o: Operands, at: At, panel: tuple[str, str], loop: tuple[str, str],
-    row: Callable[[str], PanelRow],
-) -> Iterator[str]:  # fmt: skip
-    """The innermost loop over the depth, of a name and some trips, and its position, with what is
-    fetched meanwhile.
+    row: Callable[[At, str], str],
+) -> Iterator[tuple[At, str]]:  # fmt: skip
+    """Loops over the depth of a tile, with what is fetched meanwhile: the positions along all axes
+    but the last, and that of the innermost `loop`, which has a name and some trips.
 
-    It is the loop of a `panel` of the tile at hand and a micro-tile of rows, at some positions of
-    the axes around both. `row` gives the row that is multiplied at a position of the loop.
+    They are the loops of a `panel` of the tile at hand and a micro-tile of rows, at some positions
+    of the axes around both. `row` gives the first element of a packed panel's row at such
+    positions.
     """
+    *others, last = o.roles.depth
     name, trips = loop
-    if not packed(w, o):
-        with w.nest([loop]) as (position,):
-            yield position
-        return
     share = None
-    if trips.isdigit():
+    if packed(w, o) and trips.isdigit():
         share = next_panel(w, o, at, panel, int(trips), panel_rows(w, o))
     every = share.every if share is not None else 1
-    outer = (
-        (name, trips) if every == 1 else (f"{name.removesuffix('_i')}_o", str(int(trips) // every))
-    )
-    with w.nest([outer]) as (step,):
-        first = times(step, every)
+    steps = loop if every == 1 else (f"{name.removesuffix('_i')}_o", str(int(trips) // every))
+    with w.over(others) as outer, w.nest([steps]) as (step,):
         if share is not None:
-            here = row(first)
-            start = here.start
-            if here.number != "0":
-                start = f"{start} - {times(here.number, here.count)}"
-            fetch_share(w, o, share, start, divided(here.number, every))
+            tiles = [w.schedule.tile(a) for a in others]
+            before = times(flat(tiles, list(outer.values())), w.schedule.tile(last) // positions(o))
+            number = plus(before, times(step, every))
+            start = row(dict.fromkeys(others, "0"), "0")
+            fetch_share(w, o, share, start, divided(number, every))
         with w.nest([(name, str(every))]) as (i,):
-            position = plus(first, i)
-            fetch_row(w, o, row(position))
-            yield position
+            position = plus(times(step, every), i)
+            if packed(w, o):
+                fetch_row(w, o, row(outer, position))
+            yield outer, position
 
 
-def fetch_row(w: Writer, o: Operands, row: PanelRow) -> None:
-    """Fetches the row of a packed constant that is multiplied AHEAD rows later, where it would come
-    late otherwise. It may lie past the constant's end, where nothing is fetched."""
-    if packed(w, o) and _comes_late(w, o):
-        for place in range(0, row.count, LINE // BYTES[w.stored(o.right)]):
-            _put(w, o, plus(row.start, str(AHEAD * row.count + place)), FIRST_CACHE)
+def fetch_row(w: Writer, o: Operands, start: str) -> None:
+    """Fetches the row of a packed constant that is multiplied AHEAD rows later than the one that
+    begins at `start`, where it would come late otherwise. It may lie past the constant's end, where
+    nothing is fetched."""
+    if _comes_late(w, o):
+        count = positions(o) * o.width
+        for place in range(0, count, LINE // BYTES[w.stored(o.right)]):
+            _put(w, o, plus(start, str(AHEAD * count + place)), FIRST_CACHE)
 
 
 def fetch_share(w: Writer, o: Operands, share: PanelShare, start: str, step: str) -> None:
-    """Fetches the lines of the next panel that a micro-tile fetches at this step of its own, whose
-    first element in the tile is at `start`."""
+    """Fetches the lines of the next panel that a micro-tile fetches at this step of its own panel,
+    whose first element in the tile is at `start`."""
     with w.nest([("f", str(share.lines))]) as (f,):
         _put(w, o, plus(share.first(start, step), times(f, share.line)), PRIVATE_CACHE)
 

@@ -27,16 +27,6 @@ Walks = list[tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class PanelRow:
-    """A row of a packed constant's panel: its first element, its number in the tile at hand, and
-    how many elements it has."""
-
-    start: str
-    number: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class PanelShare:
     """The lines of the next panel, which is a `distance` in elements behind the one at hand, that
     one micro-tile fetches: the one with this `number`, `lines` at once, `every` so many rows, as
@@ -80,7 +70,7 @@ def next_panel(
         return None
     number = flat([n for n, _ in walks], [position for _, position in walks])
     line = LINE // BYTES[w.stored(o.right)]
-    mine = -(-panel_rows(w, o) * _row(o) // (line * sharers))
+    mine = -(-panel_rows(w, o) * positions(o) * o.width // (line * sharers))
     if mine > rows:
         return PanelShare(distance, number, 1, -(-mine // rows), rows, line)
     most = min(UNROLLED, int(SLACK * rows / mine))
@@ -97,11 +87,11 @@ def _following(w: Writer, o: Operands, at: At, j0: str) -> tuple[str, Walks] | N
     then those of the next tile of the depth, then those of the next tile of columns.
     """
     tile, tensor = w.schedule.tile, w.schedule.buffer(o.right).tensor
-    panels, part = -(-tile(o.column) // o.width), panel_rows(w, o) * _row(o)
+    panels, part = -(-tile(o.column) // o.width), panel_rows(w, o) * positions(o) * o.width
     whole = w.products.panels(o.right).panel(w.schedule.chain.shape(tensor))
     around = [(tile(a), at[a]) for a in o.outer if a not in o.lead and tile(a) > 1]
-    positions = math.prod([*(n for n, _ in around), tile(o.row) if o.row else 1])
-    left = FLOAT // max(o.dot, 1) * positions * part // o.width
+    rows = math.prod([*(n for n, _ in around), tile(o.row) if o.row else 1])
+    left = FLOAT // positions(o) * rows * part // o.width
 
     def held(elements: int) -> bool:
         return holds_next(elements * BYTES[w.stored(o.right)], left)
@@ -133,12 +123,11 @@ def _inside(w: Writer, o: Operands) -> Walks:
 
 
 def panel_rows(w: Writer, o: Operands) -> int:
-    """Rows of a panel in a tile of the depth, each of as many positions as are multiplied at
-    once."""
+    """Rows of a panel in a tile of the depth."""
     *others, last = (w.schedule.tile(a) for a in o.roles.depth)
-    return math.prod(others) * -(-last // max(o.dot, 1))
+    return math.prod(others) * -(-last // positions(o))
 
 
-def _row(o: Operands) -> int:
-    """Elements of a panel's row."""
-    return max(o.dot, 1) * o.width
+def positions(o: Operands) -> int:
+    """Positions along the depth that a row of a panel has: as many as are multiplied at once."""
+    return max(o.dot, 1)

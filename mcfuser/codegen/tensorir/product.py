@@ -14,7 +14,6 @@ from mcfuser.codegen.tensorir.dots import multiply_dots, pack_dots
 from mcfuser.codegen.tensorir.fetch import fetching
 from mcfuser.codegen.tensorir.integer import covered, plus, times
 from mcfuser.codegen.tensorir.matrix import multiply
-from mcfuser.codegen.tensorir.next_panel import PanelRow
 from mcfuser.codegen.tensorir.operands import Operands, masked_axes
 from mcfuser.codegen.tensorir.right import column, depth_row, packed_row, right, within_rows
 from mcfuser.codegen.tensorir.winograd import convolve
@@ -74,8 +73,14 @@ def product(w: Writer, s: Compute) -> None:
             with _micro(w, o):
                 start = "T.float32(0)" if s.buffer in w.zeroed else places[v]
                 w.put(f"acc{v}[i, j] = {start}")
-        with _depth(w, o, at, j0, i0) as depth:
-            at |= depth
+        *_, last = o.roles.depth
+
+        def row(others: At, position: str) -> str:
+            return packed_row(w, o, o.right, {**at, **others, last: position}, j0)
+
+        loop = (f"{last}_i", w.count(last))
+        with fetching(w, o, at, (j0, i0), loop, row) as (others, position):
+            at |= {**others, last: position}
             with w.block(f"for i in T.unroll({o.micro_rows}):"):
                 left = _left(w, s, o, at)
                 for v in vectors:
@@ -84,20 +89,6 @@ def product(w: Writer, s: Compute) -> None:
         for v in vectors:
             with _micro(w, o):
                 w.put(f"{places[v]} = acc{v}[i, j]")
-
-
-@contextmanager
-def _depth(w: Writer, o: Operands, at: At, j0: str, i0: str) -> Iterator[At]:
-    """Loops over the depth of a tile, with what is fetched meanwhile; the positions."""
-    *others, last = o.roles.depth
-    with w.over(others) as outer:
-
-        def row(position: str) -> PanelRow:
-            here = {**at, **outer, last: position}
-            return PanelRow(packed_row(w, o, o.right, here, j0), depth_row(w, o, here), o.width)
-
-        with fetching(w, o, at, (j0, i0), (f"{last}_i", w.count(last)), row) as position:
-            yield {**outer, last: position}
 
 
 @contextmanager

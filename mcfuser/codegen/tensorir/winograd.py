@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from mcfuser.codegen.tensorir.fetch import fetch_row
 from mcfuser.codegen.tensorir.integer import covered, divided, flat, minus, plus, times
-from mcfuser.codegen.tensorir.next_panel import PanelRow
 from mcfuser.codegen.tensorir.operands import Operands
 from mcfuser.codegen.tensorir.right import column, packed_row, right
 from mcfuser.codegen.tensorir.writer import At, Writer
@@ -242,8 +241,7 @@ def _multiply(w: Writer, tile: _Tile, at: At, j0: str) -> None:
             with w.block(unrolled), w.vector("j", lanes):
                 w.put(f"acc{v}[i, j] = T.float32(0)")
         with w.over(tile.picture.channels) as depth:
-            start = packed_row(w, o, o.right, {**at, **depth}, j0, e)
-            fetch_row(w, o, PanelRow(start, "0", o.width))
+            fetch_row(w, o, packed_row(w, o, o.right, {**at, **depth}, j0, e))
             with w.block(unrolled):
                 left = tile.turned(e, _row(w, tile, depth), piece)
                 for v in vectors:

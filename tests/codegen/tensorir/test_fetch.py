@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from mcfuser.chain import Chain, from_json
+from mcfuser.chain import Chain
 from mcfuser.codegen.tensorir import generate
 from mcfuser.codegen.tensorir.fetch import AHEAD, FIRST_CACHE
 from mcfuser.devices.cpu import unmeasured_cpu
@@ -16,6 +16,7 @@ from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.micro import FIRST, PRIVATE
 from mcfuser.space.expression import parse
 from mcfuser.space.schedule import Schedule
+from tests.support.matrices import matrix
 from tests.support.pictures import convolution
 from tests.support.schedules import schedules
 from tests.support.tensorir_agree import drawn_arrays, run
@@ -27,13 +28,7 @@ FETCH = f"T.int32(0), T.int32({FIRST_CACHE})"
 
 
 def product(n: int, k: int, dtype: str = "float32", constant: bool = True, rows: int = 20) -> Chain:
-    tensors = {
-        "A": {"shape": ["m", "k"]},
-        "B": {"shape": ["k", "n"], "dtype": dtype, "constant": constant},
-    }
-    right = "B[k, n]" if dtype == "float32" else "float32(B[k, n])"
-    lines = [f"C[m, n] = sum[k] A[m, k] * {right}"]
-    return from_json({"axes": {"m": rows, "n": n, "k": k}, "tensors": tensors, "operators": lines})
+    return matrix(rows, n, k, dtype, constant)
 
 
 def text(chain: Chain, depth: int, knobs: TensorirKnobs = KNOBS) -> str:
@@ -81,15 +76,6 @@ def test_every_line_of_the_row_is_fetched_once(dtype: str, lines: int) -> None:
     assert starts == [f"{multiplied} + {distance + 16 * i}" for i in range(lines)]
 
 
-def quantized() -> Chain:
-    tensors = {
-        "A": {"shape": ["m", "k"], "dtype": "uint8"},
-        "B": {"shape": ["k", "n"], "dtype": "int8", "constant": True},
-    }
-    lines = ["C[m, n] = sum[k] float32(A[m, k]) * float32(B[k, n])"]
-    return from_json({"axes": {"m": 20, "n": 77, "k": 50}, "tensors": tensors, "operators": lines})
-
-
 def winograd() -> Schedule:
     chain = convolution(6, 10, 20, 5)
     tiles = {a.name: 1 for a in chain.axes} | {"m": 2, "i": 10, "n": 16, "k": 4, "s": 3, "t": 3}
@@ -107,7 +93,7 @@ FAST = HOST.bits == 512 and longest(HOST) == QUAD
         (tiled(product(77, 50, "float16"), 20), KNOBS),
         (winograd(), TensorirKnobs(6, 2, 8, winograd=2)),
         pytest.param(
-            tiled(quantized(), 20), TensorirKnobs(8, 2, 16, dots=QUAD),
+            tiled(product(77, 50, "int8"), 20), TensorirKnobs(8, 2, 16, dots=QUAD),
             marks=pytest.mark.skipif(not FAST, reason="this CPU has no vpdpbusd of 512 bits"),
         ),
     ],

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from mcfuser.chain import Chain, from_json
+from mcfuser.chain import BYTES, Chain, from_json
 from mcfuser.codegen.tensorir import generate
 from mcfuser.codegen.tensorir.fetch import PRIVATE_CACHE
 from mcfuser.devices.amx import matrix_unit
@@ -17,12 +17,13 @@ from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.micro import LINE
 from mcfuser.space.expression import parse
 from mcfuser.space.schedule import Schedule
+from tests.support.matrices import matrix
 from tests.support.schedules import schedules
 from tests.support.tensorir_agree import drawn_arrays, run
 from tests.support.tensorir_walk import touched
 
 KNOBS = TensorirKnobs(8, 2, 16)
-BYTES = TensorirKnobs(8, 2, 16, dots=QUAD)
+QUADS = TensorirKnobs(8, 2, 16, dots=QUAD)
 MATRIX = TensorirKnobs(8, 2, 16, matrix=True)
 HOST = unmeasured_cpu()
 NEEDS = {
@@ -31,16 +32,6 @@ NEEDS = {
     ),
     "matrix unit": pytest.mark.skipif(not matrix_unit(), reason="this CPU has no usable AMX"),
 }
-
-
-def matrix(m: int, n: int, k: int, dtype: str = "float32", constant: bool = True) -> Chain:
-    left = "uint8" if dtype == "int8" else "float32"
-    tensors = {
-        "A": {"shape": ["m", "k"], "dtype": left},
-        "B": {"shape": ["k", "n"], "dtype": dtype, "constant": constant},
-    }
-    lines = ["C[m, n] = sum[k] float32(A[m, k]) * float32(B[k, n])"]
-    return from_json({"axes": {"m": m, "n": n, "k": k}, "tensors": tensors, "operators": lines})
 
 
 def pictures() -> Chain:
@@ -86,7 +77,7 @@ CASES = {
     "lines, depth tiled": (tiled(pictures(), "nl.k", {"l": 6, "m": 16, "n": 64, "k": 16}), KNOBS),
     "groups": (tiled(groups(), "n.k", {"g": 1, "m": 32, "n": 32, "k": 64}), KNOBS),
     "bytes": (
-        tiled(matrix(64, 192, 128, "int8"), "nm.k", {"m": 32, "n": 64, "k": 64}), BYTES
+        tiled(matrix(64, 192, 128, "int8"), "nm.k", {"m": 32, "n": 64, "k": 64}), QUADS
     ),
     "matrix unit": (tiled(SMALL, "nm.k", {"m": 32, "n": 64, "k": 64}), MATRIX),
     "matrix unit, a block of half the rows": (
@@ -95,18 +86,24 @@ CASES = {
 }  # fmt: skip
 
 
+def walked(name: str) -> tuple[Schedule, int, list[tuple[str, int]]]:
+    """The schedule of a case, the lines that its constant has, and what is done with them."""
+    schedule, knobs = CASES[name]
+    tensor = schedule.chain.tensor("B")
+    line = LINE // BYTES[tensor.dtype]
+    found = touched(generate(schedule, "kernel", knobs).text, "B", PRIVATE_CACHE, line)
+    return schedule, int(np.prod(schedule.chain.shape("B"))) // line, found
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_lines_are_fetched_before_they_are_first_read(name: str) -> None:
     """All but those of the first panel, or of the first tile of columns where that is walked again.
     At most twice as many are fetched as lie there, for a share is no whole number of lines."""
-    schedule, knobs = CASES[name]
+    schedule, lines, found = walked(name)
     chain = schedule.chain
-    each = {"float32": 4, "float16": 2, "int8": 1}[chain.tensor("B").dtype]
-    lines = each * int(np.prod(chain.shape("B"))) // LINE
-    tile = each * chain.size("k") * schedule.tile("n") // LINE
+    tile = lines * chain.size("k") * schedule.tile("n") // int(np.prod(chain.shape("B")))
     fetched, late, seen = set[int](), set[int](), set[int]()
-    text = generate(schedule, "kernel", knobs).text
-    for what, line in touched(text, "B", PRIVATE_CACHE, LINE // each):
+    for what, line in found:
         if what == "fetch":
             fetched.add(line)
         elif line not in seen:
@@ -122,12 +119,8 @@ def test_lines_are_fetched_before_they_are_first_read(name: str) -> None:
 def test_a_line_is_fetched_about_once_a_walk(name: str) -> None:
     """A core walks the constant once where rows are inside columns, else once for each tile of
     rows."""
-    schedule, knobs = CASES[name]
-    chain = schedule.chain
-    each = {"float32": 4, "float16": 2, "int8": 1}[chain.tensor("B").dtype]
-    lines = each * int(np.prod(chain.shape("B"))) // LINE
-    text = generate(schedule, "kernel", knobs).text
-    count = sum(what == "fetch" for what, _ in touched(text, "B", PRIVATE_CACHE, LINE // each))
+    schedule, lines, found = walked(name)
+    count = sum(what == "fetch" for what, _ in found)
     walks = schedule.trips("m") if str(schedule.expression).startswith("m") else 1
     assert 0.9 * lines * walks <= count <= 1.6 * lines * walks
 
