@@ -33,6 +33,7 @@ from mcfuser.lowering.tensorir.micro import (
     micro_rows,
     micro_vectors,
 )
+from mcfuser.lowering.tensorir.neighbours import groups, neighbours, shared_loads
 from mcfuser.lowering.tensorir.unpacked import unpacked
 from mcfuser.model.analytical import storage
 from mcfuser.model.dots import dot_seconds
@@ -80,9 +81,9 @@ STEPS: Mapping[str, float] = MappingProxyType({
     "turned": 3.8,  # an element of such a tile that is read across its rows
     "reduced": 2.3,  # a vector that is added to a sum, or compared with a maximum
     "single": 0.2,  # an element that fills no vector
-    "filled": 1.2,  # an element of a right operand that is put in a panel beside its neighbours
+    "filled": 0.3,  # an element of a right operand that is put in a panel beside its neighbours
     "summed": 0.45,  # a vector of a product's tile that is added to
-    "packed": 0.9,  # an element of a right operand that is put in a panel
+    "packed": 2.0,  # an element of a right operand that is put in a panel
     "multiplied": 0.33,  # a vector of a product that is multiplied and added
     "operand": 1.0,  # a vector of its right operand, or a broadcast element of its left one
     "left": 0.09,  # an element of a left tile that outgrows the first cache
@@ -94,7 +95,8 @@ STEPS: Mapping[str, float] = MappingProxyType({
 """Steps of an event: least squares over 218 chains of convolutional networks and a transformer, 20
 candidates each, measured alone (an EPYC with AVX2, two cores, 2026-11-26), "refilled" over 133 of
 three networks and three transformers (a Xeon with AVX-512, two threads of a core, 2026-11-27;
-docs/space.md has what they are worth)."""
+docs/space.md has what they are worth), "filled" and "packed" of 60 candidates of each of three
+attentions (the same Xeon, also told that it has AVX2)."""
 FETCHED: Mapping[str, float] = MappingProxyType({
     "summed": 0.8, "left": 0.03, "right": 0.1, "refilled": 1.0,
 })  # fmt: skip
@@ -109,10 +111,18 @@ Events = dict[str, Floats]
 def sequential(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
     """Seconds for each row of `tiles` [candidates, axes], with the candidates' settings of
     TensorirKnobs."""
-    count = blocks(plan, tiles)
-    waves: Floats = np.ceil(count / device.units)
+    count, each = blocks(plan, tiles), _neighbours(plan, tiles, settings)
+    waves: Floats = np.ceil(np.round(count / each) / device.units)
     launches = 2 if plan.split is not None else 1
-    return waves * core_seconds(plan, tiles, settings, device) / count + LAUNCH * launches
+    seconds = core_seconds(plan, tiles, settings, device)
+    return waves * each * seconds / count + LAUNCH * launches
+
+
+def _neighbours(plan: Plan, tiles: Ints, settings: Columns) -> Floats:
+    """How many blocks a core runs as neighbours, on average."""
+    most = neighbours(plan, tiles)
+    result: Floats = most / groups(most, settings["neighbours"])
+    return result
 
 
 def core_seconds(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
@@ -121,8 +131,10 @@ def core_seconds(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> 
     products = dict[str, Floats]()
     lines = refilled(plan, core.sizes, device.fast) / LINE
     total = core.step * core.steps["refilled"] * lines
+    shared, each = shared_loads(plan), _neighbours(plan, tiles, settings)
     for s, outer in statements(plan.placed[1]):
         visits = repeats(core.sizes, outer)
+        visits = visits / each if s in shared else visits
         seconds = visits * core.seconds(s, {loop.axis for loop in outer})
         if isinstance(s, Compute) and product(s.operator) is not None:
             products[s.buffer] = seconds
@@ -252,7 +264,8 @@ class _Core:
     def lies(self, roles: Product, o: Operator) -> NDArray[np.bool_]:
         """Whether a product's panels lie in its right operand, whose columns are contiguous."""
         column, vectors = self.panel(roles, o)
-        return lie_in_panels(self.chain, column, self.sizes.of(column), vectors * self.lanes)
+        width = vectors * self.lanes
+        return lie_in_panels(self.chain, roles, roles.right.tensor, column, self.sizes.of, width)
 
     def panel(self, roles: Product, o: Operator) -> tuple[str, Ints]:
         """The axis along which a product's panels have columns, and their vectors."""

@@ -68,7 +68,9 @@ def test_windows_are_walked_by_threads_and_taken_whole_by_a_core(
     plan = Plan(program(c), bind(c, tilings(c)[0]), dead)
     rows, one = np.asarray([[tiles[a] for a in plan.axes]]), np.asarray([1])
     assert feasible(plan, rows, one, one, H200).tolist() == [walked]
-    assert CPU.feasible(plan, rows, {"winograd": one * 0}, H200).tolist() == [k == s == 7]
+    assert CPU.feasible(plan, rows, {"winograd": one * 0, "neighbours": one}, H200).tolist() == [
+        k == s == 7
+    ]
 
 
 def test_group_instructions_need_two_stages() -> None:

@@ -17,6 +17,7 @@ from mcfuser.chain import Chain, rows_merged, turned
 from mcfuser.codegen import tensorir
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
+from mcfuser.lowering.tensorir.neighbours import STEP, neighbours
 from mcfuser.lowering.tensorir.winograd import TRANSFORMS, convolved
 from mcfuser.model.sequential import sequential
 from mcfuser.space.knobs import Columns
@@ -73,8 +74,11 @@ class CpuBackend:
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device
     ) -> NDArray[np.bool_]:
         """All but those that walk windows position by position: passes over tiles are not worth it
-        for so few; and pieces of a picture must be whole."""
+        for so few; and pieces of a picture must be whole. Of the numbers of neighbours that are as
+        many as there are, one is enough."""
         found = np.asarray(np.all(tiles[:, windows(plan)] > 1, axis=1))
+        if (settings["neighbours"] > 1).any():
+            found &= settings["neighbours"] < STEP * neighbours(plan, tiles)
         for out in TRANSFORMS:
             chosen = settings["winograd"] == out
             if chosen.any():

@@ -6,18 +6,22 @@ partial results in a workspace, and one over the grid, which combines these.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from typing import assert_never
 
+import numpy as np
+
 from mcfuser.chain import WHOLE, identifier
 from mcfuser.codegen.tensorir.box import fill_box
 from mcfuser.codegen.tensorir.dots import copy_left
-from mcfuser.codegen.tensorir.integer import divided, minus, rest, times
+from mcfuser.codegen.tensorir.integer import divided, minus, plus, rest, smaller, times
 from mcfuser.codegen.tensorir.iterations import iterations
 from mcfuser.codegen.tensorir.matrix import configured, permission, split_left
 from mcfuser.codegen.tensorir.operands import products_of
+from mcfuser.codegen.tensorir.panels import fill_panels
 from mcfuser.codegen.tensorir.parameters import ROOT, Shapes, header, parameters
 from mcfuser.codegen.tensorir.passes import (
     assign,
@@ -28,7 +32,7 @@ from mcfuser.codegen.tensorir.passes import (
     store_partial,
     tile_axes,
 )
-from mcfuser.codegen.tensorir.product import pack, product
+from mcfuser.codegen.tensorir.product import product
 from mcfuser.codegen.tensorir.scratch import scratch, workspace
 from mcfuser.codegen.tensorir.source import TensorirSource
 from mcfuser.codegen.tensorir.window import windowed
@@ -36,6 +40,7 @@ from mcfuser.codegen.tensorir.writer import Writer
 from mcfuser.expr import DISCRETE, Call, Cast, Const, read
 from mcfuser.lowering.tensorir.box import boxes
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
+from mcfuser.lowering.tensorir.neighbours import groups, sharing
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
     Combine,
@@ -106,12 +111,11 @@ def _phases(w: Writer) -> None:
     while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "grid":
         w.loops.append(body[0].axis)
         body = body[0].body
-    iterating = reduce(times, (w.trips(a) for a in w.loops), "1")
     split = w.schedule.split
     if split is None:
-        with _parallel(w, "t", iterating):
-            _block(w, body)
+        _groups(w, body)
         return
+    iterating = _iterations(w, w.loops)
     workspace(w, split.body, iterating)
     with _parallel(w, "p", times(iterating, w.schedule.parts)):
         w.put(f"t: T.let[T.int32] = p // {w.schedule.parts}")
@@ -123,27 +127,69 @@ def _phases(w: Writer) -> None:
         _block(w, body[body.index(split) + 1 :])
 
 
+def _groups(w: Writer, body: Sequence[Statement]) -> None:
+    """Blocks in groups of neighbours, which share what the first of them copies."""
+    schedule = w.schedule
+    buffers = {b.name: b for b in schedule.buffers}
+    shared = sharing(schedule.chain, buffers, schedule.body)
+    if w.lowering.neighbours == 1 or not shared.axes:
+        with _parallel(w, "t", _iterations(w, w.loops)):
+            _block(w, body)
+        return
+    across = [a for a in w.loops if a not in shared.axes]
+    blocks = math.prod(schedule.trips(a) for a in shared.axes)
+    count = int(groups(np.asarray(blocks), np.asarray(w.lowering.neighbours)))
+    each = -(-blocks // count)
+    with _parallel(w, "g", times(_iterations(w, across), count)):
+        _positions(w, across, divided("g", count))
+        first = times(rest("g", count), each)
+        w.loops = [*across, *shared.axes]
+        scratch(w, body)
+        with _unit(w, body):
+            for s in shared.loads:
+                _load(w, s)
+            last = smaller(str(each), minus(str(blocks), first))
+            with w.block(f"for t in range({last}):"):
+                _positions(w, shared.axes, plus(first, "t"))
+                _body(w, [s for s in body if s not in shared.loads])
+
+
 def _parallel(w: Writer, variable: str, count: str) -> AbstractContextManager[None]:
     return w.block(f"for {variable} in {f'T.parallel({count})' if count != '1' else 'range(1)'}:")
 
 
+def _iterations(w: Writer, names: Sequence[str]) -> str:
+    """Of loops over the tiles of these axes, one inside the other."""
+    return reduce(times, (w.trips(a) for a in names), "1")
+
+
 def _block(w: Writer, body: Sequence[Statement]) -> None:
-    """What one iteration of a parallel loop does: the axes of the grid by division, then its
-    tiles."""
-    trips, uneven = [w.trips(a) for a in w.loops], _uneven(w.schedule.body)
-    for i, a in enumerate(w.loops):
-        value = divided("t", reduce(times, trips[i + 1 :], "1"))
+    """What one iteration of a parallel loop does."""
+    _positions(w, w.loops, "t")
+    scratch(w, body)
+    with _unit(w, body):
+        _body(w, body)
+
+
+def _positions(w: Writer, names: Sequence[str], number: str) -> None:
+    """The tiles of these axes that an iteration of the loops over them has, by division of its
+    number."""
+    trips, uneven = [w.trips(a) for a in names], _uneven(w.schedule.body)
+    for i, a in enumerate(names):
+        value = divided(number, reduce(times, trips[i + 1 :], "1"))
         value = rest(value, trips[i]) if i else value
         if a in uneven:
             w.put(f"{a}_f: T.let[T.int32] = {value}")
             last = minus(trips[i], "1")
             value = f"T.if_then_else({a}_f % 2 == 0, {a}_f // 2, {last} - {a}_f // 2)"
         w.put(f"{a}_t: T.let[T.int32] = {value}")
-    scratch(w, body)
+
+
+def _unit(w: Writer, body: Sequence[Statement]) -> AbstractContextManager[None]:
+    """The matrix unit, where statements use it."""
     inside = {s.buffer for s, _ in statements(body) if isinstance(s, Compute)}
     matrix = any(o.matrix for tile, o in w.products.operands.items() if tile in inside)
-    with configured(w) if matrix else nullcontext():
-        _body(w, body)
+    return configured(w) if matrix else nullcontext()
 
 
 def _uneven(body: Sequence[Statement]) -> set[str]:
@@ -160,15 +206,7 @@ def _body(w: Writer, body: Sequence[Statement]) -> None:
                 _body(w, s.body)
                 w.loops.pop()
         elif isinstance(s, Load):
-            if s.buffer in w.boxes:
-                fill_box(w, s)
-            if w.products.right.get(s.buffer) == "panels":
-                pack(w, s)
-            for tile in w.products.split_with(s.buffer):
-                if w.products.operands[tile].dot:
-                    copy_left(w, tile)
-                else:
-                    split_left(w, tile, masked=False)
+            _load(w, s)
         elif isinstance(s, Init):
             if isinstance(after, Compute) and after.buffer == s.buffer and _initialises(w, after):
                 w.zeroed.add(s.buffer)
@@ -190,6 +228,19 @@ def _body(w: Writer, body: Sequence[Statement]) -> None:
                 store(w, s)
         else:
             assert_never(s)
+
+
+def _load(w: Writer, s: Load) -> None:
+    """Copies a loaded tile where it is not read as it lies."""
+    if s.buffer in w.boxes:
+        fill_box(w, s)
+    if w.products.right.get(s.buffer) == "panels":
+        fill_panels(w, s)
+    for tile in w.products.split_with(s.buffer):
+        if w.products.operands[tile].dot:
+            copy_left(w, tile)
+        else:
+            split_left(w, tile, masked=False)
 
 
 def _initialises(w: Writer, s: Compute) -> bool:

@@ -382,9 +382,9 @@ def _kind(schedule: Schedule, o: Operands, alone: bool) -> OperandKind:
     strides = strides_of(chain, tensor.name)
     along = [s for i, s in zip(right.indices, strides, strict=True) if o.column in i.axes]
     contiguous = along == [1] and any(i.plain == o.column for i in right.indices)
-    tile, width = np.asarray(schedule.tile(o.column)), np.asarray(o.width)
-    plain = contiguous and bool(lie_in_panels(chain, o.column, tile, width))
-    return "plain" if plain and not o.dot else "panels"
+    tile, width = _tiles(schedule), np.asarray(o.width)
+    lies = contiguous and lie_in_panels(chain, o.roles, tensor.name, o.column, tile, width)
+    return "plain" if lies and not o.dot else "panels"
 
 
 def _aligned(schedule: Schedule, o: Operands, name: str, names: Sequence[str | None]) -> bool:

@@ -10,39 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mcfuser.codegen.tensorir.dots import multiply_dots, pack_dots
+from mcfuser.codegen.tensorir.dots import multiply_dots
 from mcfuser.codegen.tensorir.fetch import fetching
 from mcfuser.codegen.tensorir.integer import covered, plus, times
 from mcfuser.codegen.tensorir.matrix import multiply
 from mcfuser.codegen.tensorir.operands import Operands, masked_axes
-from mcfuser.codegen.tensorir.right import column, depth_row, packed_row, right, within_rows
+from mcfuser.codegen.tensorir.right import column, packed_row, right, within_rows
 from mcfuser.codegen.tensorir.winograd import convolve
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.expr import Call, Const, Read, read
-from mcfuser.space.statement import Compute, Load
-
-
-def pack(w: Writer, s: Load) -> None:
-    """Fills the panels of a right operand: [columns/width, depth, width], zero past the extent."""
-    o = w.products.user(s.buffer)
-    if o.dot:
-        pack_dots(w, s)
-        return
-    lead = [a for a in o.lead if w.schedule.tile(a) > 1]
-    panels = str(-(-w.schedule.tile(o.column) // o.width))
-    loops = [*((f"{a}_i", w.count(a)) for a in lead), ("p", panels)]
-    with w.nest(loops) as names, w.over(o.roles.depth) as at:
-        *leading, p = names
-        at |= dict(zip(lead, leading, strict=True))
-        where = plus(times(p, o.width), "j")
-        value = w.address(s.read.tensor, s.read.indices, {**at, o.column: where}, s.buffer)
-        dtype = w.schedule.chain.tensor(s.read.tensor).dtype
-        value = value if dtype == "float32" else f'T.Cast("float32", {value})'
-        if w.count(o.column) != str(int(panels) * o.width):
-            value = f"T.if_then_else({where} < {w.count(o.column)}, {value}, T.float32(0))"
-        before = "".join(f"{at[a]}, " for a in lead)
-        with w.block(f"for j in range({o.width}):"):
-            w.put(f"{s.buffer}_panels[{before}{p}, {depth_row(w, o, at)}, j] = {value}")
+from mcfuser.space.statement import Compute
 
 
 def product(w: Writer, s: Compute) -> None:

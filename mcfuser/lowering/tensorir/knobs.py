@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.dots import PAIR, QUAD, longest, multiplies_whole
 from mcfuser.lowering.tensorir.matrix import AMX, multiplies
+from mcfuser.lowering.tensorir.neighbours import STEP, have_neighbours
 from mcfuser.lowering.tensorir.winograd import TRANSFORMS, convolves
 from mcfuser.space.knobs import knob
 
@@ -20,7 +21,8 @@ class TensorirKnobs:
     `lanes` float32 elements; whether the CPU's `matrix` unit computes those that it takes; how many
     results along each axis of a picture Winograd's algorithm computes together, of the convolutions
     that it can, 0 where it computes none; and how many small whole numbers are multiplied at once,
-    as `dots` along the depth, or fewer where they are not small enough; 0 where all are floats."""
+    as `dots` along the depth, or fewer where they are not small enough; 0 where all are floats; and
+    how many `neighbours` a core computes one after the other, of the blocks that copy the same."""
 
     rows: int = knob(8, (8, 6, 4))
     vectors: int = knob(2, (2, 4, 3))
@@ -28,6 +30,7 @@ class TensorirKnobs:
     matrix: bool = knob(False, (False, True), multiplies)
     winograd: int = knob(0, (0, *TRANSFORMS), convolves)
     dots: int = knob(0, (0, PAIR, QUAD), multiplies_whole)
+    neighbours: int = knob(1, (1, STEP, STEP**2), have_neighbours)
 
     def allowed(self, device: Device) -> bool:
         """Whether the micro-tile is one of those that fill the accumulators without spilling: 12 to

@@ -47,7 +47,8 @@ def drawn(rng: random.Random) -> tuple[Chain, Schedule, TensorirKnobs]:
             tiles |= dict.fromkeys("st", 64)
         expression = rng.choice(tilings(one))
         expression = expression if rng.random() < 0.2 else bind(one, expression)
-        knobs = TensorirKnobs(6, 2, 8, winograd=rng.choice((0, 2, 4)))
+        winograd, neighbours = rng.choice((0, 2, 4)), rng.choice((1, 2, 16))
+        knobs = TensorirKnobs(6, 2, 8, winograd=winograd, neighbours=neighbours)
         try:
             schedule = schedules(one, expression, tiles)
             generate(schedule, "kernel", knobs)

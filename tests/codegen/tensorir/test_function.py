@@ -49,7 +49,8 @@ def test_random_schedules_agree_with_the_chain(seed: int, request: pytest.Fixtur
     count = (request.config.getoption("--cases") or DRAWN * SEEDS) // SEEDS
 
     def make(kind: str, schedule: Schedule) -> TensorirSource | None:
-        source = generate(schedule, "kernel", rng.choice((WIDE, NARROW)))
+        knobs = replace(rng.choice((WIDE, NARROW)), neighbours=rng.choice((1, 2, 3, 16)))
+        source = generate(schedule, "kernel", knobs)
         free = kind in ("bounded", "all") and not any(x.lo or x.hi for x in loops(schedule.body))
         return None if free else source
 

@@ -38,9 +38,10 @@ def kernel(Q_arg: T.Buffer((1024,), "float32"), K_arg: T.Buffer((8192,), "float3
                     for j in T.vectorized(16):
                         U_tile[0, i1, j0 * 16 + j] = T.float32(0.0)
             for n_t in range(part * 3, T.max(part * 3, T.min(8, part * 3 + 3))):
-                for k_i in range(32):
-                    for j in range(32):
-                        K_panels[0, k_i, j] = K_flat[(n_t * 32 + j) * 32 + k_i]
+                for j in range(32):
+                    for k_v in range(2):
+                        for k_l in T.vectorized(16):
+                            K_panels[0, k_v * 16 + k_l, j] = K_flat[(n_t * 32 + j) * 32 + k_v * 16 + k_l]
                 for i0 in range(4):
                     for i in T.unroll(8):
                         for j in T.vectorized(16):

@@ -24,9 +24,10 @@ def kernel(Q_arg: T.Buffer((8192,), "float32"), K_arg: T.Buffer((8192,), "float3
             lane = T.alloc_buffer((16,), "float32")
             once = T.alloc_buffer((8,), "float32")
             for p in range(2):
-                for k_i in range(32):
-                    for j in range(32):
-                        K_panels[p, k_i, j] = K_flat[b_t * 2048 + (p * 32 + j) * 32 + k_i]
+                for j in range(32):
+                    for k_v in range(2):
+                        for k_l in T.vectorized(16):
+                            K_panels[p, k_v * 16 + k_l, j] = K_flat[b_t * 2048 + (p * 32 + j) * 32 + k_v * 16 + k_l]
             for j0 in range(2):
                 for i0 in range(4):
                     for i in T.unroll(8):

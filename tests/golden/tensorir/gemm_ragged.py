@@ -25,9 +25,13 @@ def kernel(A_arg: T.Buffer((1600,), "float32"), B_arg: T.Buffer((3080,), "float3
                     for j in T.vectorized(16):
                         E_tile[0, i1, j0 * 16 + j] = T.float32(0.0)
             for n_t in range(3):
-                for k_i in range(20):
-                    for j in range(32):
-                        B_panels[0, k_i, j] = T.if_then_else(j < T.min(32, 77 - (n_t * 32)), B_flat[b_t * 1540 + k_i * 77 + n_t * 32 + j], T.float32(0))
+                for p in range((T.min(32, 77 - (n_t * 32)) + 31) // 32):
+                    for k_i in range(20):
+                        for j in range(T.min(32, 77 - (n_t * 32))):
+                            B_panels[p, k_i, j] = B_flat[b_t * 1540 + k_i * 77 + n_t * 32 + p * 32 + j]
+                    for k_i in range(20):
+                        for j in range(32 - (T.min(32, 77 - (n_t * 32)))):
+                            B_panels[p, k_i, T.min(32, 77 - (n_t * 32)) + j] = T.float32(0)
                 for j0 in range((T.min(32, 77 - (n_t * 32)) + 31) // 32):
                     for i0 in range((T.min(16, 40 - (m_t * 16)) + 7) // 8):
                         for i in T.unroll(8):
@@ -50,8 +54,11 @@ def kernel(A_arg: T.Buffer((1600,), "float32"), B_arg: T.Buffer((3080,), "float3
                                 C_tile[0, i0 * 8 + i, j0 * 32 + 16 + j] = acc1[i, j]
                 for p in range(3):
                     for n_i in range(T.min(32, 77 - (n_t * 32))):
-                        for j in range(16):
-                            D_panels[p, n_i, j] = T.if_then_else(p * 16 + j < 33, D_flat[b_t * 2541 + (n_t * 32 + n_i) * 33 + p * 16 + j], T.float32(0))
+                        for j in range(T.min(16, 33 - (p * 16))):
+                            D_panels[p, n_i, j] = D_flat[b_t * 2541 + (n_t * 32 + n_i) * 33 + p * 16 + j]
+                    for n_i in range(T.min(32, 77 - (n_t * 32))):
+                        for j in range(16 - (T.min(16, 33 - (p * 16)))):
+                            D_panels[p, n_i, T.min(16, 33 - (p * 16)) + j] = T.float32(0)
                 for j0 in range(3):
                     for i0 in range((T.min(16, 40 - (m_t * 16)) + 7) // 8):
                         for i in T.unroll(8):

@@ -37,9 +37,13 @@ def kernel(A_arg: T.handle, B_arg: T.handle, D_arg: T.handle, E_arg: T.handle):
                     for j in T.vectorized(16):
                         E_tile[0, i1, j0 * 16 + j] = T.float32(0.0)
             for n_t in range(part * (((n_size + 31) // 32 + 1) // 2), T.max(part * (((n_size + 31) // 32 + 1) // 2), T.min((n_size + 31) // 32, part * (((n_size + 31) // 32 + 1) // 2) + ((n_size + 31) // 32 + 1) // 2))):
-                for k_i in range(32):
-                    for j in range(32):
-                        B_panels[0, k_i, j] = T.if_then_else(j < T.min(32, n_size - (n_t * 32)), B_flat[b_t * 32 * n_size + k_i * n_size + n_t * 32 + j], T.float32(0))
+                for p in range((T.min(32, n_size - (n_t * 32)) + 31) // 32):
+                    for k_i in range(32):
+                        for j in range(T.min(32, n_size - (n_t * 32))):
+                            B_panels[p, k_i, j] = B_flat[b_t * 32 * n_size + k_i * n_size + n_t * 32 + p * 32 + j]
+                    for k_i in range(32):
+                        for j in range(32 - (T.min(32, n_size - (n_t * 32)))):
+                            B_panels[p, k_i, T.min(32, n_size - (n_t * 32)) + j] = T.float32(0)
                 for j0 in range((T.min(32, n_size - (n_t * 32)) + 31) // 32):
                     for i0 in range(4):
                         for i in T.unroll(8):

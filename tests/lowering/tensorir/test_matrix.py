@@ -40,8 +40,8 @@ def test_neighbours_share_an_operand_and_the_largest_is_last(left: int, right: i
 
 def test_only_a_device_that_has_the_unit_is_asked_to_use_it() -> None:
     assert not any(s.matrix for s in KnobTable(TensorirKnobs, CPU).settings)
-    used = [s for s in KnobTable(TensorirKnobs, UNIT).settings if s.matrix]
-    assert used == [TensorirKnobs(8, 2, 16, matrix=True)]
+    used = {replace(s, neighbours=1) for s in KnobTable(TensorirKnobs, UNIT).settings if s.matrix}
+    assert used == {TensorirKnobs(8, 2, 16, matrix=True)}
     assert KnobTable(TensorirKnobs, UNIT).text != KnobTable(TensorirKnobs, CPU).text
 
 

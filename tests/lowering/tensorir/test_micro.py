@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcfuser.chain import Bounds, Chain, from_json
+from mcfuser.chain import Bounds, Chain, from_json, product
 from mcfuser.lowering.tensorir.micro import (
     lie_in_panels,
     micro_product,
@@ -15,6 +17,7 @@ from mcfuser.lowering.tensorir.micro import (
     micro_vectors,
 )
 from mcfuser.space.expression import parse
+from mcfuser.space.plan import Ints
 from mcfuser.space.statement import Compute, statements
 from tests.support.schedules import schedules
 
@@ -97,5 +100,34 @@ def test_panels_lie_in_columns_that_they_fill(
         "tensors": {"A": {"shape": ["m", "k"]}, "B": {"shape": ["k", "n"]}},
         "operators": ["C[m, n] = sum[k] A[m, k] * B[k, n]"],
     }
-    (found,) = lie_in_panels(from_json(document), "n", *arrays(tile, width))
-    assert found == lie
+    assert lies(document, {"n": tile, "k": 8, "m": 8}, width) == lie
+
+
+@pytest.mark.parametrize(("rows", "depth", "apart", "lie"), [
+    (64, 512, 768, False), (64, 512, 2304, False), (31, 512, 768, True), (64, 64, 2304, True),
+    (64, 66, 2304, False), (64, 512, 64, True), (64, 512, 126, True), (64, 512, 130, False),
+])  # fmt: skip
+def test_rows_that_lie_far_apart_are_copied_for_many(
+    rows: int, depth: int, apart: int, lie: bool
+) -> None:
+    """Where they are of more pages than a core knows the places of: 64 of 4,096 bytes."""
+    document = {
+        "axes": {"m": 128, "n": 64, "k": 512},
+        "tensors": {"A": {"shape": ["m", "k"]},
+                    "B": {"shape": ["k", "n"], "strides": [apart, 1]}},
+        "operators": ["C[m, n] = sum[k] A[m, k] * B[k, n]"],
+    }  # fmt: skip
+    assert lies(document, {"n": 64, "k": depth, "m": rows}, 32) == lie
+
+
+def lies(document: dict[str, Any], tiles: dict[str, int], width: int) -> bool:
+    """Whether panels of B lie in it, the right operand of C."""
+    chain: Chain = from_json(document)
+    roles = product(chain.operator("C"))
+    assert roles is not None
+
+    def tile(a: str) -> Ints:
+        return np.asarray([tiles[a]])
+
+    (found,) = lie_in_panels(chain, roles, "B", "n", tile, np.asarray([width]))
+    return bool(found)
