@@ -20,6 +20,7 @@ from mcfuser.chain import BYTES, Chain, Operator, Product, contiguous_axes, prod
 from mcfuser.device import Device
 from mcfuser.expr import Call, Cast, axes, reads, walk
 from mcfuser.lowering.tensorir.box import box_spans
+from mcfuser.lowering.tensorir.epilogue import applies, epilogues
 from mcfuser.lowering.tensorir.knobs import LANE
 from mcfuser.lowering.tensorir.matrix import last_row
 from mcfuser.lowering.tensorir.micro import (
@@ -176,6 +177,23 @@ class _Core:
         """Which candidates make a tile of weights in registers."""
         return unpacked(self.chain, self.buffers, self.plan.placed[1], self.sizes.of)
 
+    @cached_property
+    def applied(self) -> Mapping[str, tuple[str, NDArray[np.bool_]]]:
+        """By a map's tile: that of the product whose micro-kernel applies it, and for which
+        candidates it does."""
+        computes = {
+            s.buffer: s for s, _ in statements(self.plan.placed[1]) if isinstance(s, Compute)
+        }
+        found = {}
+        for tile, ending in epilogues(self.chain, self.buffers, self.plan.placed[1]).items():
+            roles = micro_product(self.chain, self.buffers, computes[tile])
+            assert roles is not None
+            column, vectors = self.panel(roles, computes[tile].operator)
+            sizes = self.sizes.of(column), vectors * self.lanes
+            which = applies(self.chain, self.buffers, ending, column, *sizes)
+            found[ending.buffer] = tile, which & ~self.settings["matrix"]
+        return found
+
     @property
     def lanes(self) -> Ints:
         lanes: Ints = self.settings["lanes"]
@@ -285,17 +303,19 @@ class _Core:
             deep = runs * self.sizes.positions(o.over)
             more = 0.3 * (calls(s.body) - 1) * deep * vectors
             return {"run": runs, "reduced": deep * vectors, "single": deep * single, "vector": more}
-        moved = 1 + len(tiles) + 0.3 * calls(s.body)
+        summed, applied = self.applied.get(s.buffer, ("", np.zeros(1, bool)))
+        moved = 1 + len(tiles) - applied + 0.3 * calls(s.body)
         slow = sum(isinstance(e, Call) and e.op in SLOW for e in walk(s.body))
         events = {
-            "run": runs, "vector": moved * runs * vectors, "single": moved * runs * single,
-            "slow": slow * runs * (vectors + single),
+            "run": runs * ~applied, "vector": moved * runs * vectors,
+            "single": moved * runs * single, "slow": slow * runs * (vectors + single),
         }  # fmt: skip
         far, turned = np.zeros(1), np.zeros(1)
         for r in tiles if o.axes else ():
             if self.buffers[r.tensor].tensor in self.chain.inputs:
                 continue
             beyond = self.sizes.positions(o.axes) * self.far(r.tensor, around)
+            beyond = beyond * ~applied if r.tensor == summed else beyond
             if o.axes[-1] in axes(r) and r.indices[-1].plain != o.axes[-1]:
                 turned = turned + beyond
             else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+from mcfuser.codegen.tensorir.epilogue import finish
 from mcfuser.codegen.tensorir.fetch import fetching
 from mcfuser.codegen.tensorir.integer import covered, flat, minus, plus, rest, times
 from mcfuser.codegen.tensorir.operands import Operands
@@ -183,13 +184,20 @@ def multiply_dots(w: Writer, s: Compute, o: Operands) -> None:
                 for v in vectors:
                     right = _right(w, o, at, j0, v, e)
                     w.put(_added(f"sum{v}[i, {_all(lanes)}]", o.dot, lanes, left, right))
+
+        def total(v: int) -> str:
+            less = f" - zero{v}[0, j]" if zero else ""
+            return f'T.Cast("float32", sum{v}[i, j]{less})'
+
+        if s.buffer in w.endings:
+            finish(w, s.buffer, at, j0, total)
+            return
         for v in vectors:
             with w.block(f"for i in T.unroll({o.micro_rows}):"), w.vector("j", lanes):
                 here = {**at, o.column: column(w, o, j0, v)}
                 place = w.element(read(s.buffer, *s.operator.axes), here)
-                total = f"sum{v}[i, j] - zero{v}[0, j]" if zero else f"sum{v}[i, j]"
                 before = "" if s.buffer in w.zeroed else f"{place} + "
-                w.put(f'{place} = {before}T.Cast("float32", {total})')
+                w.put(f"{place} = {before}{total(v)}")
 
 
 def _zero(w: Writer, name: str, numbers: LeftBytes) -> str:

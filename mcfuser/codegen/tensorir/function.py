@@ -17,6 +17,7 @@ import numpy as np
 from mcfuser.chain import WHOLE, identifier
 from mcfuser.codegen.tensorir.box import fill_box
 from mcfuser.codegen.tensorir.dots import copy_left
+from mcfuser.codegen.tensorir.epilogue import endings, mapped
 from mcfuser.codegen.tensorir.integer import divided, minus, plus, rest, smaller, times
 from mcfuser.codegen.tensorir.iterations import iterations
 from mcfuser.codegen.tensorir.matrix import configured, permission, split_left
@@ -37,7 +38,7 @@ from mcfuser.codegen.tensorir.scratch import scratch, workspace
 from mcfuser.codegen.tensorir.source import TensorirSource
 from mcfuser.codegen.tensorir.window import windowed
 from mcfuser.codegen.tensorir.writer import Writer
-from mcfuser.expr import DISCRETE, Call, Cast, Const, read
+from mcfuser.expr import Call, Const, read
 from mcfuser.lowering.tensorir.box import boxes
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.neighbours import groups, sharing
@@ -74,7 +75,9 @@ def generate(
         if kind == "packed"
     }
     given = parameters(chain, packed, shapes or {})
-    w = Writer(schedule, lowering, products, _direct(schedule.body), boxes(schedule))
+    direct = _direct(schedule.body)
+    ends = endings(schedule, products)
+    w = Writer(schedule, lowering, products, direct, boxes(schedule), ends)
     tiles = " ".join(f"{a}={n}" for a, n in schedule.tiles)
     w.put(f"# {identifier(chain.name)} as {schedule.expression} {tiles}")
     w.put("@T.prim_func(s_tir=True, private=True)")
@@ -249,8 +252,8 @@ def _initialises(w: Writer, s: Compute) -> bool:
 
 
 def _compute(w: Writer, s: Compute) -> None:
-    if s.buffer in w.products.maps:
-        return  # the product that reads them makes these weights
+    if s.buffer in w.products.maps or s in w.endings.values():
+        return  # the product that reads them makes these weights, or what it stores
     if s.buffer in w.products.lefts:
         for tile in w.products.split_with(s.buffer):
             copy_left(w, tile)
@@ -261,7 +264,7 @@ def _compute(w: Writer, s: Compute) -> None:
         reduction(w, s)
     else:
         dtype = w.schedule.chain.tensor(s.operator.out).dtype
-        body = Cast(s.body, dtype) if dtype in DISCRETE else s.body
+        body = mapped(s, dtype)
         outside = Const(False if dtype == "bool" else 0 if dtype in WHOLE else 0.0)
         if s.domain is not None:
             body = Call("select", (s.domain, body, outside))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mcfuser.codegen.tensorir.dots import multiply_dots
+from mcfuser.codegen.tensorir.epilogue import finish
 from mcfuser.codegen.tensorir.fetch import fetching
 from mcfuser.codegen.tensorir.integer import covered, plus, times
 from mcfuser.codegen.tensorir.matrix import multiply
@@ -45,7 +46,8 @@ def product(w: Writer, s: Compute) -> None:
         at = dict(zip(o.outer, outer, strict=True))
         if o.row is not None:
             at[o.row] = plus(times(i0, o.micro_rows), "i")
-        places = [_place(w, s, o, at, j0, v) for v in vectors]
+        ending = w.endings.get(s.buffer)
+        places = [_place(w, s, o, at, j0, v) for v in vectors] if ending is None else []
         for v in vectors:
             with _micro(w, o):
                 start = "T.float32(0)" if s.buffer in w.zeroed else places[v]
@@ -63,6 +65,9 @@ def product(w: Writer, s: Compute) -> None:
                 for v in vectors:
                     with w.vector("j", lanes):
                         w.put(f"acc{v}[i, j] = acc{v}[i, j] + {left} * {right(w, o, at, j0, v)}")
+        if ending is not None:
+            finish(w, s.buffer, at, j0, lambda v: f"acc{v}[i, j]")
+            return
         for v in vectors:
             with _micro(w, o):
                 w.put(f"{places[v]} = acc{v}[i, j]")

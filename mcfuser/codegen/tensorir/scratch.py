@@ -42,7 +42,7 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
             o = w.products.user(b.name)
             dtype = STORED[o.dot][1] if o.dot else "float32"
             _allocate(w, f"{b.name}_panels", _panel_shape(w, o), dtype)
-        elif b.name in written - w.products.lefts and not {b.name} & {*w.direct, *w.products.maps}:
+        elif b.name in written - w.products.lefts - {*w.direct, *w.products.maps, *w.endings}:
             extents = _tile_shape(w, b.name)
             if w.products.addressed(b.name):
                 _allocate_whole(w, f"{b.name}_tile", math.prod(extents), "float32")

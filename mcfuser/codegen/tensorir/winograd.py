@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from mcfuser.codegen.tensorir.epilogue import put_mapped
 from mcfuser.codegen.tensorir.fetch import fetch_row
 from mcfuser.codegen.tensorir.integer import covered, divided, flat, minus, plus, times
 from mcfuser.codegen.tensorir.operands import Operands
@@ -271,24 +273,31 @@ def _turn_back(w: Writer, s: Compute, tile: _Tile, at: At, j0: str) -> None:
                 for b, factors in enumerate(t.back):
                     line, along = plus(times(y, t.out), str(a)), plus(times(x, t.out), str(b))
                     here = {**at, **tile.place(line, along), o.column: column(w, o, j0, v)}
-                    place = w.element(read(s.buffer, *s.operator.axes), here)
                     value = _sum(factors, [f"{half}[{a}, {u}, j]" for u in range(t.span)])
-                    if s.buffer not in w.zeroed:
-                        value = f"{place} + ({value})"
-                    _put_inside(w, tile, (line, along), (a, b), f"{place} = {value}")
+                    with _inside_picture(w, tile, (line, along), (a, b)), w.vector("j", lanes):
+                        _put(w, s, here, value)
 
 
-def _put_inside(
-    w: Writer, tile: _Tile, at: tuple[str, str], within: tuple[int, int], line: str
-) -> None:
-    """A line over the lanes of a vector, where the result `at` a line and a place in it, which is
-    the one `within` its piece, is one of the picture's."""
+def _put(w: Writer, s: Compute, here: At, value: str) -> None:
+    """Adds to a result, or sets it, or what a map makes of it."""
+    if s.buffer in w.endings:
+        put_mapped(w, s.buffer, here, w.scalar(here, {}).let(value))
+        return
+    place = w.element(read(s.buffer, *s.operator.axes), here)
+    w.put(f"{place} = {value if s.buffer in w.zeroed else f'{place} + ({value})'}")
+
+
+@contextmanager
+def _inside_picture(
+    w: Writer, tile: _Tile, at: tuple[str, str], within: tuple[int, int]
+) -> Iterator[None]:
+    """What is done where the result `at` a line and a place in it, which is the one `within` its
+    piece, is one of the picture's."""
     before, extents = w.depth, (tile.lines, str(tile.picture.width))
     cuts = tile.picture.height % tile.o.out, tile.picture.width % tile.o.out
     for position, first, extent, cut in zip(at, within, extents, cuts, strict=True):
         if cut and first >= cut:
             w.put(f"if {position} < {extent}:")
             w.depth += 1
-    with w.vector("j", w.lowering.lanes):
-        w.put(line)
+    yield
     w.depth = before

@@ -25,7 +25,7 @@ from mcfuser.expr import Affine, Call, Expr, Read, axes, children, reads
 from mcfuser.lowering.tensorir.box import PaddedBox
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.schedule import Schedule
-from mcfuser.space.statement import Dim, Illegal, plain_index
+from mcfuser.space.statement import Compute, Dim, Illegal, plain_index
 
 At = Mapping[str, str]
 """The text of each axis' position within the tile at hand."""
@@ -42,8 +42,9 @@ class Writer:
     """The text of one function, and the state at the line that is written next.
 
     `direct` maps a tile to the output that it is written straight to; `boxes` are those of inputs
-    with padding, by the tile; `loops` are the axes of the surrounding loops; `parted` is the split
-    axis inside a part; `zeroed` holds the sums that their micro-kernel initialises itself.
+    with padding, by the tile; `endings` are the maps that micro-kernels apply to their products, by
+    the tiles of these; `loops` are the axes of the surrounding loops; `parted` is the split axis
+    inside a part; `zeroed` holds the sums that their micro-kernel initialises itself.
     """
 
     schedule: Schedule
@@ -51,6 +52,7 @@ class Writer:
     products: Products
     direct: Mapping[str, str]
     boxes: Mapping[str, PaddedBox] = field(default_factory=dict)
+    endings: Mapping[str, Compute] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     depth: int = 0
     loops: list[str] = field(default_factory=list)

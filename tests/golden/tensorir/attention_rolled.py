@@ -13,7 +13,6 @@ def kernel(Q_arg: T.Buffer((8192,), "float32"), K_arg: T.Buffer((8192,), "float3
             b_t: T.let[T.int32] = t // 2
             m_t: T.let[T.int32] = t % 2
             K_panels = T.alloc_buffer((1, 32, 32), "float32")
-            S_tile = T.alloc_buffer((1, 32, 32), "float32")
             X_tile = T.alloc_buffer((1, 32, 32), "float32")
             R_tile = T.alloc_buffer((1, 32), "float32")
             R_old_tile = T.alloc_buffer((1, 32), "float32")
@@ -54,14 +53,9 @@ def kernel(Q_arg: T.Buffer((8192,), "float32"), K_arg: T.Buffer((8192,), "float3
                                 acc1[i, j] = acc1[i, j] + Q_flat[b_t * 2048 + (m_t * 32 + i0 * 8 + i) * 32 + k_i] * K_panels[0, k_i, 16 + j]
                     for i in T.unroll(8):
                         for j in T.vectorized(16):
-                            S_tile[0, i0 * 8 + i, j] = acc0[i, j]
-                    for i in T.unroll(8):
+                            X_tile[0, i0 * 8 + i, j] = (acc0[i, j] * T.float32(0.17677669529663687))
                         for j in T.vectorized(16):
-                            S_tile[0, i0 * 8 + i, 16 + j] = acc1[i, j]
-                for m_i in range(32):
-                    for n_v in range(2):
-                        for n_l in T.vectorized(16):
-                            X_tile[0, m_i, n_v * 16 + n_l] = (S_tile[0, m_i, n_v * 16 + n_l] * T.float32(0.17677669529663687))
+                            X_tile[0, i0 * 8 + i, 16 + j] = (acc1[i, j] * T.float32(0.17677669529663687))
                 for m_v in range(2):
                     for m_l in T.vectorized(16):
                         R_old_tile[0, m_v * 16 + m_l] = R_tile[0, m_v * 16 + m_l]

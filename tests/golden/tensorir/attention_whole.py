@@ -13,12 +13,10 @@ def kernel(Q_arg: T.Buffer((8192,), "float32"), K_arg: T.Buffer((8192,), "float3
             b_t: T.let[T.int32] = t // 2
             m_t: T.let[T.int32] = t % 2
             K_panels = T.alloc_buffer((2, 32, 32), "float32")
-            S_tile = T.alloc_buffer((1, 32, 64), "float32")
             X_tile = T.alloc_buffer((1, 32, 64), "float32")
             R_tile = T.alloc_buffer((1, 32), "float32")
             P_tile = T.alloc_buffer((1, 32, 64), "float32")
             Z_tile = T.alloc_buffer((1, 32), "float32")
-            U_tile = T.alloc_buffer((1, 32, 32), "float32")
             acc0 = T.alloc_buffer((8, 16), "float32")
             acc1 = T.alloc_buffer((8, 16), "float32")
             lane = T.alloc_buffer((16,), "float32")
@@ -44,14 +42,9 @@ def kernel(Q_arg: T.Buffer((8192,), "float32"), K_arg: T.Buffer((8192,), "float3
                                 acc1[i, j] = acc1[i, j] + Q_flat[b_t * 2048 + (m_t * 32 + i0 * 8 + i) * 32 + k_i] * K_panels[j0, k_i, 16 + j]
                     for i in T.unroll(8):
                         for j in T.vectorized(16):
-                            S_tile[0, i0 * 8 + i, j0 * 32 + j] = acc0[i, j]
-                    for i in T.unroll(8):
+                            X_tile[0, i0 * 8 + i, j0 * 32 + j] = (acc0[i, j] * T.float32(0.17677669529663687))
                         for j in T.vectorized(16):
-                            S_tile[0, i0 * 8 + i, j0 * 32 + 16 + j] = acc1[i, j]
-            for m_i in range(32):
-                for n_v in range(4):
-                    for n_l in T.vectorized(16):
-                        X_tile[0, m_i, n_v * 16 + n_l] = (S_tile[0, m_i, n_v * 16 + n_l] * T.float32(0.17677669529663687))
+                            X_tile[0, i0 * 8 + i, j0 * 32 + 16 + j] = (acc1[i, j] * T.float32(0.17677669529663687))
             for j0 in range(2):
                 for j in T.vectorized(16):
                     R_tile[0, j0 * 16 + j] = T.float32(-3.4028234663852886e+38)
@@ -109,11 +102,6 @@ def kernel(Q_arg: T.Buffer((8192,), "float32"), K_arg: T.Buffer((8192,), "float3
                             acc1[i, j] = acc1[i, j] + P_tile[0, i0 * 8 + i, n_i] * V_flat[b_t * 2048 + n_i * 32 + 16 + j]
                 for i in T.unroll(8):
                     for j in T.vectorized(16):
-                        U_tile[0, i0 * 8 + i, j] = acc0[i, j]
-                for i in T.unroll(8):
+                        O_flat[b_t * 2048 + (m_t * 32 + i0 * 8 + i) * 32 + j] = (acc0[i, j] / Z_tile[0, i0 * 8 + i])
                     for j in T.vectorized(16):
-                        U_tile[0, i0 * 8 + i, 16 + j] = acc1[i, j]
-            for m_i in range(32):
-                for h_v in range(2):
-                    for h_l in T.vectorized(16):
-                        O_flat[b_t * 2048 + (m_t * 32 + m_i) * 32 + h_v * 16 + h_l] = (U_tile[0, m_i, h_v * 16 + h_l] / Z_tile[0, m_i])
+                        O_flat[b_t * 2048 + (m_t * 32 + i0 * 8 + i) * 32 + 16 + j] = (acc1[i, j] / Z_tile[0, i0 * 8 + i])
