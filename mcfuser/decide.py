@@ -170,21 +170,15 @@ def partition_for(
 def decide_all(
     run: ModelTuning, matches: Sequence[ChainMatch], before: int = 0
 ) -> dict[str, Decision]:
-    """One decision for each distinct chain, of which so many were decided `before`.
-
-    Where all searches have time to measure something, those of the chains that weigh least, in all
-    their places, come first: what they leave of their shares is for the others. Else they come
-    last, so that what is left without time is what matters least.
-    """
+    """One decision for each distinct chain, of which so many were decided `before`. Those that
+    weigh most, in all their places, are decided first, so that what is left without time is what
+    matters least."""
     found = sorted(
         places(matches).values(), key=lambda same: -len(same) * weight(same[0].chain, run.device)
     )
-    run.searches = sum(map(_searches, (same[0].chain for same in found)))
-    if run.measured and not run.short:
-        found.reverse()
     distinct = {same[-1].chain.key: same[-1].chain for same in found}
     alone = [len(unfused_cut(chain)) for chain in distinct.values()]
-    searches = [_searches(chain) for chain in distinct.values()]
+    searches = [1 + n if n > 1 else 1 for n in alone]
     saved = {same[-1].chain.key: same[-1].saved / run.device.bandwidth for same in found}
     worth = {key: saved[key] >= SAVES * weight(c, run.device) for key, c in distinct.items()}
     run.share = run.options.timeout / max(1, sum(searches))
@@ -277,12 +271,6 @@ def _share(left: float, searches: int, useful: float) -> float:
     for each to measure something: `useful` ones for the first searches, as long as time remains in
     which the model chooses the other kernels."""
     return useful if left - CHOICE * (searches - 1) >= useful else 0.0
-
-
-def _searches(chain: Chain) -> int:
-    """The searches that may be made for a chain: of the whole, and of its unfused pieces."""
-    alone = len(unfused_cut(chain))
-    return 1 + alone if alone > 1 else 1
 
 
 def weight(chain: Chain, device: Device) -> float:
