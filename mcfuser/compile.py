@@ -37,6 +37,7 @@ from mcfuser.graph.wire import ModelBytes
 from mcfuser.lock import BoxPin, Lock
 from mcfuser.measure.worker import Worker
 from mcfuser.model.least import least
+from mcfuser.resume import resume
 from mcfuser.tune.cover import Decision
 from mcfuser.tune.expected import expected
 from mcfuser.tune.locked import LockedKernels
@@ -148,6 +149,7 @@ def compile_model(
             whole.keep(parted[0])
             matches = [m for p in parted for m in p.matches]
             decisions = {key: decisions[key] for key in places(matches)}
+            decisions = resume(run, matches, decisions)
         else:
             decisions = _as_locked(run, locked, matches)
         missing = None if device.name == HOST else worker.refused(deadline)
