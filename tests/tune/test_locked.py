@@ -187,7 +187,7 @@ BAD = {
     "an unknown knob": (edited("kernel", knobs={"odd": 1}), "knobs .*odd.* are only in one of"),
     "a knob's unknown value": (
         edited("kernel", knobs={"rows": 7, "vectors": 2, "lanes": 16, "matrix": False,
-                                  "winograd": 0, "dots": 0}),
+                                  "winograd": 0, "dots": 0, "neighbours": 1}),
         "the device does not allow knobs rows=7",
     ),
 }  # fmt: skip

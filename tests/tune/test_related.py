@@ -156,7 +156,7 @@ class Noting(SourceBuilder):
 
 class Pretended(HashBench):
     """A landscape that no model knows: a kernel is the faster, the nearer each of its tiles is to a
-    sixteenth of its axis."""
+    thirty-second of its axis."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Pretended(HashBench):
         extents = {a.name: a.extent for a in chain.axes}
         every = [self.builder.tiles[p[0].source] for p in programs]
         times = [
-            1 + sum(abs(math.log2(16 * n / extents[a])) for a, n in tiles.items())
+            1 + sum(abs(math.log2(32 * n / extents[a])) for a, n in tiles.items())
             for tiles in every
         ]
         self.alone += times if not together else []

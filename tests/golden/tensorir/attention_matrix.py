@@ -75,15 +75,16 @@ def kernel(Q_arg: T.Buffer((8000,), "float32"), K_arg: T.Buffer((5600,), "float3
                     for j in T.vectorized(16):
                         U_tile[i1 * 64 + j0 * 16 + j] = T.float32(0.0)
             for n_t in range(3):
-                for j in range(T.max(0, T.min(32, T.min(32, 70 - (n_t * 32))))):
-                    for k_v in range(2):
-                        for k_l in T.vectorized(16):
-                            K_panels[0, k_v * 16 + k_l, j] = K_flat[b_t * 2800 + (n_t * 32 + j) * 40 + k_v * 16 + k_l]
-                    for k_l in T.vectorized(8):
-                        K_panels[0, 32 + k_l, j] = K_flat[b_t * 2800 + (n_t * 32 + j) * 40 + 32 + k_l]
-                for k_i in range(40):
-                    for j in range(32 - (T.max(0, T.min(32, T.min(32, 70 - (n_t * 32)))))):
-                        K_panels[0, k_i, T.max(0, T.min(32, T.min(32, 70 - (n_t * 32)))) + j] = T.float32(0)
+                for p in range((T.min(32, 70 - (n_t * 32)) + 31) // 32):
+                    for j in range(T.min(32, 70 - (n_t * 32))):
+                        for k_v in range(2):
+                            for k_l in T.vectorized(16):
+                                K_panels[p, k_v * 16 + k_l, j] = K_flat[b_t * 2800 + (n_t * 32 + p * 32 + j) * 40 + k_v * 16 + k_l]
+                        for k_l in T.vectorized(8):
+                            K_panels[p, 32 + k_l, j] = K_flat[b_t * 2800 + (n_t * 32 + p * 32 + j) * 40 + 32 + k_l]
+                    for k_i in range(40):
+                        for j in range(32 - (T.min(32, 70 - (n_t * 32)))):
+                            K_panels[p, k_i, T.min(32, 70 - (n_t * 32)) + j] = T.float32(0)
                 for j0 in range((T.min(32, 70 - (n_t * 32)) + 31) // 32):
                     for z in range(12):
                         for j in T.vectorized(16):
@@ -249,11 +250,11 @@ def kernel(Q_arg: T.Buffer((8000,), "float32"), K_arg: T.Buffer((5600,), "float3
                     Z_tile[0, m_i] = Z_tile[0, m_i] + lane[0] + lane[1]
                 for p in range(2):
                     for n_i in range(T.min(32, 70 - (n_t * 32))):
-                        for j in range(T.max(0, T.min(32, 48 - (p * 32)))):
+                        for j in range(T.min(32, 48 - (p * 32))):
                             V_panels[p, n_i, j] = V_flat[b_t * 3360 + (n_t * 32 + n_i) * 48 + p * 32 + j]
                     for n_i in range(T.min(32, 70 - (n_t * 32))):
-                        for j in range(32 - (T.max(0, T.min(32, 48 - (p * 32))))):
-                            V_panels[p, n_i, T.max(0, T.min(32, 48 - (p * 32))) + j] = T.float32(0)
+                        for j in range(32 - (T.min(32, 48 - (p * 32)))):
+                            V_panels[p, n_i, T.min(32, 48 - (p * 32)) + j] = T.float32(0)
                 for m_i in range(T.min(64, 100 - (m_t * 64))):
                     for z in range(((T.min(32, 70 - (n_t * 32)) + 31) // 32) * 32 - (T.min(32, 70 - (n_t * 32)))):
                         U_left[m_i * 64 + T.min(32, 70 - (n_t * 32)) + z] = T.uint16(0)

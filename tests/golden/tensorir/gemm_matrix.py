@@ -64,12 +64,13 @@ def kernel(A_arg: T.Buffer((8000,), "float32"), B_arg: T.Buffer((5600,), "float3
                     for j in T.vectorized(16):
                         E_tile[i1 * 64 + j0 * 16 + j] = T.float32(0.0)
             for n_t in range(3):
-                for k_i in range(40):
-                    for j in range(T.max(0, T.min(32, T.min(32, 70 - (n_t * 32))))):
-                        B_panels[0, k_i, j] = B_flat[b_t * 2800 + k_i * 70 + n_t * 32 + j]
-                for k_i in range(40):
-                    for j in range(32 - (T.max(0, T.min(32, T.min(32, 70 - (n_t * 32)))))):
-                        B_panels[0, k_i, T.max(0, T.min(32, T.min(32, 70 - (n_t * 32)))) + j] = T.float32(0)
+                for p in range((T.min(32, 70 - (n_t * 32)) + 31) // 32):
+                    for k_i in range(40):
+                        for j in range(T.min(32, 70 - (n_t * 32))):
+                            B_panels[p, k_i, j] = B_flat[b_t * 2800 + k_i * 70 + n_t * 32 + p * 32 + j]
+                    for k_i in range(40):
+                        for j in range(32 - (T.min(32, 70 - (n_t * 32)))):
+                            B_panels[p, k_i, T.min(32, 70 - (n_t * 32)) + j] = T.float32(0)
                 for j0 in range((T.min(32, 70 - (n_t * 32)) + 31) // 32):
                     for z in range(12):
                         for j in T.vectorized(16):
@@ -148,11 +149,11 @@ def kernel(A_arg: T.Buffer((8000,), "float32"), B_arg: T.Buffer((5600,), "float3
                         T.evaluate(T.call_llvm_intrin("void", "llvm.x86.tilestored64", T.int8(3), T.address_of(C_tile[(i0 * 32 + 16) * 32 + j0 * 32 + 16]), T.int64(128)))
                 for p in range(2):
                     for n_i in range(T.min(32, 70 - (n_t * 32))):
-                        for j in range(T.max(0, T.min(32, 48 - (p * 32)))):
+                        for j in range(T.min(32, 48 - (p * 32))):
                             D_panels[p, n_i, j] = D_flat[b_t * 3360 + (n_t * 32 + n_i) * 48 + p * 32 + j]
                     for n_i in range(T.min(32, 70 - (n_t * 32))):
-                        for j in range(32 - (T.max(0, T.min(32, 48 - (p * 32))))):
-                            D_panels[p, n_i, T.max(0, T.min(32, 48 - (p * 32))) + j] = T.float32(0)
+                        for j in range(32 - (T.min(32, 48 - (p * 32)))):
+                            D_panels[p, n_i, T.min(32, 48 - (p * 32)) + j] = T.float32(0)
                 for m_i in range(T.min(64, 100 - (m_t * 64))):
                     for z in range(((T.min(32, 70 - (n_t * 32)) + 31) // 32) * 32 - (T.min(32, 70 - (n_t * 32)))):
                         E_left[m_i * 64 + T.min(32, 70 - (n_t * 32)) + z] = T.uint16(0)
