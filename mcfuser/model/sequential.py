@@ -99,10 +99,12 @@ three networks and three transformers (a Xeon with AVX-512, two threads of a cor
 docs/space.md has what they are worth), "filled" and "packed" of 60 candidates of each of three
 attentions (the same Xeon, also told that it has AVX2)."""
 FETCHED: Mapping[str, float] = MappingProxyType({
-    "summed": 0.8, "left": 0.03, "right": 0.1, "refilled": 1.0,
+    "summed": 3.5, "operand": 1.25, "left": 0.03, "right": 0.1, "refilled": 1.0,
 })  # fmt: skip
-"""The same of wide vectors, for which rows of panels are fetched ahead (codegen.tensorir.fetch): 54
-chains, 28 candidates each, a Xeon with AVX-512, two cores, 2026-11-27."""
+"""The same of wide vectors, for which rows of panels and the next panel are fetched ahead
+(codegen.tensorir.fetch): "left", "right" and "refilled" over 54 chains, 28 candidates each, the
+others over 22 chains of six networks, 32 candidates each, where a neighbour ran on the core's other
+thread (a Xeon with AVX-512, two threads, 2026-11-27)."""
 INNER = frozenset({"multiplied", "operand"})
 """Events of a product's innermost loop, which is as long as its arithmetic at least."""
 
