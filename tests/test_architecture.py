@@ -439,7 +439,7 @@ def test_the_light_rooms_load_at_once_and_alone(module: str) -> None:
         assert heavy == []
         return float(seconds) < 0.5
 
-    assert any(loaded_at_once() for _ in range(3))
+    assert any(loaded_at_once() for _ in range(8)), "even where a neighbour has the other thread"
 
 
 KINDS_ARE_NAMED_IN = {"backends", "devices", "lowering", "codegen", "runtime"}
