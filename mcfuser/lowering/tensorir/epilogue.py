@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import Bounds, Chain, contiguous_axes
+from mcfuser.chain import Chain, contiguous_axes
 from mcfuser.expr import Call, axes, axis, read, reads, walk
-from mcfuser.lowering.tensorir.micro import micro_product
+from mcfuser.lowering.tensorir.micro import micro_product, panels_are_whole
 from mcfuser.lowering.uses import touched
 from mcfuser.space.plan import Ints
 from mcfuser.space.statement import (
@@ -66,10 +66,9 @@ def applies(
     """Whether such a map is applied to accumulators, for some candidates' tiles of the columns and
     widths of panels. Its results must lie side by side along these; and where it reads an input
     along them, or is an output, none may lie past the extent."""
-    o, size = ending.operator, chain.size(column)
-    output, fixed = o.out in chain.outputs, not isinstance(chain.extent(column), Bounds)
-    whole: NDArray[np.bool_] = (size % width == 0) & ((tile % width == 0) | (tile >= size)) & fixed
+    o, whole = ending.operator, panels_are_whole(chain, column, tile, width)
     inputs = (r for r in reads(ending.body) if buffers[r.tensor].tensor in chain.inputs)
+    output = o.out in chain.outputs
     free = not output and not any(column in axes(r) for r in inputs)
     beside = contiguous_axes(chain, read(o.out, *o.axes)) if output else o.axes[-1:]
     return (whole | free) & (column in beside)

@@ -85,10 +85,16 @@ def lie_in_panels(
     """Whether a right operand whose columns are neighbours in memory is read where it lies: panels
     of this width are whole, tiles begin where they do, and rows lie close. Else it is copied into
     panels."""
+    far = _far(chain, replace(roles.right, tensor=tensor), roles, tile)
+    return panels_are_whole(chain, column, tile(column), width) & ~far
+
+
+def panels_are_whole(chain: Chain, column: str, tile: Ints, width: Ints) -> NDArray[np.bool_]:
+    """Whether panels of this width have no columns past the extent, and tiles begin where they
+    do."""
     size, fixed = chain.size(column), not isinstance(chain.extent(column), Bounds)
-    aligned = (tile(column) % width == 0) | (tile(column) >= size)
-    close = ~_far(chain, replace(roles.right, tensor=tensor), roles, tile)
-    result: NDArray[np.bool_] = (size % width == 0) & aligned & fixed & close
+    aligned = (tile % width == 0) | (tile >= size)
+    result: NDArray[np.bool_] = (size % width == 0) & aligned & fixed
     return result
 
 

@@ -177,7 +177,8 @@ def test_what_is_fetched_changes_no_result(name: str, monkeypatch: pytest.Monkey
     schedule, knobs = CASES[name]
     flat, _ = drawn_arrays(schedule.chain)
     found = run(schedule, schedule.chain, knobs, flat)
-    monkeypatch.setattr("mcfuser.codegen.tensorir.fetch.next_panel", lambda *_: None)
+    for module in ("fetch", "matrix"):
+        monkeypatch.setattr(f"mcfuser.codegen.tensorir.{module}.next_panel", lambda *_: None)
     assert f"T.int32(0), T.int32({PRIVATE_CACHE})" not in generate(schedule, "kernel", knobs).text
     without = run(schedule, schedule.chain, knobs, flat)
     for output, array in found.items():
