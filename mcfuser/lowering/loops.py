@@ -76,11 +76,20 @@ def _marked(
 def block_body(body: Sequence[Statement]) -> tuple[Statement, ...]:
     """What a block of the grid runs: the statements inside the grid's loops. Raises Illegal where
     the loops of the grid do not enclose every statement."""
-    while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "grid":
-        body = body[0].body
+    _, body = inside_grid(body)
     if any(loop.kind == "grid" for loop in loops(body)):
         raise Illegal("a statement stands outside the loops that form the grid")
     return tuple(body)
+
+
+def inside_grid(body: Sequence[Statement]) -> tuple[tuple[str, ...], Sequence[Statement]]:
+    """The axes of the grid's loops that enclose every statement, outermost first, and what is
+    inside them."""
+    axes = list[str]()
+    while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "grid":
+        axes.append(body[0].axis)
+        body = body[0].body
+    return tuple(axes), body
 
 
 def around_loop(

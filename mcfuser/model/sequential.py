@@ -34,7 +34,7 @@ from mcfuser.lowering.tensorir.micro import (
     micro_rows,
     micro_vectors,
 )
-from mcfuser.lowering.tensorir.neighbours import groups, neighbours, shared_loads
+from mcfuser.lowering.tensorir.neighbours import Sharing, groups, shared_by, sharers
 from mcfuser.lowering.tensorir.unpacked import unpacked
 from mcfuser.model.analytical import storage
 from mcfuser.model.dots import dot_seconds
@@ -114,30 +114,26 @@ Events = dict[str, Floats]
 def sequential(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
     """Seconds for each row of `tiles` [candidates, axes], with the candidates' settings of
     TensorirKnobs."""
-    count, each = blocks(plan, tiles), _neighbours(plan, tiles, settings)
+    core = _Core(plan, sizes_of(plan, tiles), settings, device)
+    count, each = blocks(plan, tiles), core.neighbours
     waves: Floats = np.ceil(np.round(count / each) / device.units)
     launches = 2 if plan.split is not None else 1
-    seconds = core_seconds(plan, tiles, settings, device)
-    return waves * each * seconds / count + LAUNCH * launches
-
-
-def _neighbours(plan: Plan, tiles: Ints, settings: Columns) -> Floats:
-    """How many blocks a core runs as neighbours, on average."""
-    most = neighbours(plan, tiles)
-    result: Floats = most / groups(most, settings["neighbours"])
-    return result
+    return waves * each * _all_blocks(core, tiles) / count + LAUNCH * launches
 
 
 def core_seconds(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
     """Seconds of one core that all blocks take together."""
-    core = _Core(plan, sizes_of(plan, tiles), settings, device)
+    return _all_blocks(_Core(plan, sizes_of(plan, tiles), settings, device), tiles)
+
+
+def _all_blocks(core: _Core, tiles: Ints) -> Floats:
+    plan, settings, device = core.plan, core.settings, core.device
     products = dict[str, Floats]()
     lines = refilled(plan, core.sizes, device.fast) / LINE
     total = core.step * core.steps["refilled"] * lines
-    shared, each = shared_loads(plan), _neighbours(plan, tiles, settings)
     for s, outer in statements(plan.placed[1]):
         visits = repeats(core.sizes, outer)
-        visits = visits / each if s in shared else visits
+        visits = visits / core.neighbours if s in core.shared.loads else visits
         seconds = visits * core.seconds(s, {loop.axis for loop in outer})
         if isinstance(s, Compute) and product(s.operator) is not None:
             products[s.buffer] = seconds
@@ -180,14 +176,23 @@ class _Core:
         return unpacked(self.chain, self.buffers, self.plan.placed[1], self.sizes.of)
 
     @cached_property
+    def shared(self) -> Sharing:
+        return shared_by(self.plan)
+
+    @cached_property
+    def neighbours(self) -> Floats:
+        """How many blocks a core runs as neighbours, on average."""
+        most = sharers(self.shared, self.sizes)
+        result: Floats = most / groups(most, self.settings["neighbours"])
+        return result
+
+    @cached_property
     def applied(self) -> Mapping[str, tuple[str, NDArray[np.bool_]]]:
         """By a map's tile: that of the product whose micro-kernel applies it, and for which
         candidates it does."""
-        computes = {
-            s.buffer: s for s, _ in statements(self.plan.placed[1]) if isinstance(s, Compute)
-        }
-        found = {}
-        for tile, ending in epilogues(self.chain, self.buffers, self.plan.placed[1]).items():
+        body, found = self.plan.placed[1], {}
+        computes = {s.buffer: s for s, _ in statements(body) if isinstance(s, Compute)}
+        for tile, ending in epilogues(self.chain, self.buffers, body).items():
             roles = micro_product(self.chain, self.buffers, computes[tile])
             assert roles is not None
             column, vectors = self.panel(roles, computes[tile].operator)

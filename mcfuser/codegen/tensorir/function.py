@@ -39,6 +39,7 @@ from mcfuser.codegen.tensorir.source import TensorirSource
 from mcfuser.codegen.tensorir.window import windowed
 from mcfuser.codegen.tensorir.writer import Writer
 from mcfuser.expr import Call, Const, read
+from mcfuser.lowering.loops import inside_grid
 from mcfuser.lowering.tensorir.box import boxes
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.neighbours import groups, sharing
@@ -110,10 +111,8 @@ def _phases(w: Writer) -> None:
     """The grid as one parallel loop; of a split, one over all parts and one that combines them."""
     if any(o.matrix for o in w.products.operands.values()):
         permission(w)
-    body = w.schedule.body
-    while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "grid":
-        w.loops.append(body[0].axis)
-        body = body[0].body
+    grid, body = inside_grid(w.schedule.body)
+    w.loops += grid
     split = w.schedule.split
     if split is None:
         _groups(w, body)

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from mcfuser.chain import Bounds, Chain
 from mcfuser.device import Device
 from mcfuser.expr import axes
+from mcfuser.lowering.loops import inside_grid
 from mcfuser.lowering.tensorir.matrix import operand_tiles
 from mcfuser.lowering.tensorir.micro import micro_product
-from mcfuser.space.plan import Ints, Plan, sizes_of
+from mcfuser.space.plan import Ints, Plan, Sizes, sizes_of
 from mcfuser.space.statement import Buffer, Compute, Load, Loop, Statement, statements
 
 STEP = 4
@@ -39,10 +40,7 @@ class Sharing:
 def sharing(chain: Chain, buffers: Mapping[str, Buffer], body: Sequence[Statement]) -> Sharing:
     """What neighbouring blocks share: nothing where they copy nothing, or are parts, or an extent
     of the grid is known at run time only."""
-    grid = list[str]()
-    while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "grid":
-        grid.append(body[0].axis)
-        body = body[0].body
+    grid, body = inside_grid(body)
     used = {a for s in _copied(chain, buffers, body) for a in axes(s.read)}
     known = not any(isinstance(chain.extent(a), Bounds) for a in grid)
     whole = not any(isinstance(s, Loop) and s.kind == "split" for s in body)
@@ -51,16 +49,21 @@ def sharing(chain: Chain, buffers: Mapping[str, Buffer], body: Sequence[Statemen
     return Sharing(along, tuple(loads) if along else ())
 
 
-def shared_loads(plan: Plan) -> tuple[Load, ...]:
-    """Those that neighbouring blocks of a plan share."""
-    return _of(plan).loads
+def shared_by(plan: Plan) -> Sharing:
+    """What neighbouring blocks of a plan share."""
+    buffers, body = plan.placed
+    return sharing(plan.program.chain, {b.name: b for b in buffers}, body)
+
+
+def sharers(shared: Sharing, sizes: Sizes) -> Ints:
+    """How many blocks of each candidate copy the same; 1 where none do."""
+    result: Ints = reduce(mul, (sizes.trips(a) for a in shared.axes), sizes.one)
+    return result
 
 
 def neighbours(plan: Plan, tiles: Ints) -> Ints:
-    """How many blocks of each candidate copy the same; 1 where none do."""
-    sizes = sizes_of(plan, tiles)
-    result: Ints = reduce(mul, (sizes.trips(a) for a in _of(plan).axes), sizes.one)
-    return result
+    """The same of a plan's candidates."""
+    return sharers(shared_by(plan), sizes_of(plan, tiles))
 
 
 def have_neighbours(plan: Plan, tiles: Ints, device: Device) -> NDArray[np.bool_]:
@@ -74,11 +77,6 @@ def groups(blocks: Ints, most: Ints) -> Ints:
     can be."""
     result: Ints = -(-blocks // most)
     return result
-
-
-def _of(plan: Plan) -> Sharing:
-    buffers, body = plan.placed
-    return sharing(plan.program.chain, {b.name: b for b in buffers}, body)
 
 
 def _copied(

@@ -17,7 +17,7 @@ from mcfuser.lowering.tensorir.neighbours import (
     groups,
     have_neighbours,
     neighbours,
-    shared_loads,
+    shared_by,
     sharing,
 )
 from mcfuser.space.expression import parse
@@ -98,7 +98,7 @@ def test_neighbours_are_the_blocks_of_a_head(m: int, many: int) -> None:
     rows = np.asarray([[tiles[a] for a in plan.axes]])
     assert neighbours(plan, rows).tolist() == [many]
     assert have_neighbours(plan, rows, unmeasured_cpu()).tolist() == [many > 1]
-    assert [s.read.tensor for s in shared_loads(plan)] == ["K", "V"]
+    assert [s.read.tensor for s in shared_by(plan).loads] == ["K", "V"]
     numbers = np.asarray([1, STEP, STEP**2, STEP**3])
     settings = {"neighbours": numbers, "winograd": numbers * 0}
     enough = CPU.feasible(plan, rows.repeat(4, axis=0), settings, unmeasured_cpu())
@@ -107,6 +107,6 @@ def test_neighbours_are_the_blocks_of_a_head(m: int, many: int) -> None:
 
 def test_parts_share_nothing() -> None:
     plan = Plan(program(gemm(1, 64, 64, 64, 64, "float32")), parse("mh.nk"), frozenset("k"))
-    assert shared_loads(plan) == ()
+    assert shared_by(plan).loads == ()
     split = replace(plan, split="n", parts=2)
-    assert shared_loads(split) == ()
+    assert shared_by(split).loads == ()
