@@ -149,11 +149,11 @@ def _turn_channels(w: Writer, tile: _Tile, at: At) -> None:
         here = {**at, **depth, **tile.place(times(y, t.out), times(x, t.out)), along: "0"}
         memory = _begin(w, tile, here)
         starts = _lines(w, tile, y)
-        steps = [times(_beside(tile, x, v), step) for v in range(t.span)]
         piece = plus(times(y, tile.across), x)
 
         def numbers(k: str, lane: str) -> None:
-            for v, beside in enumerate(steps):
+            with w.nest([("v", str(t.span))]) as (v,):
+                beside = times(_beside(tile, x, v), step)
                 below = [f"{memory}[{plus(plus(start, beside), k)}]" for start in starts]
                 for a, factors in enumerate(t.turned):
                     w.put(f"{lines}[{a}, {v}, {lane}] = {_sum(factors, below)}")
@@ -167,10 +167,10 @@ def _put_numbers(w: Writer, tile: _Tile, at: At, piece: str, places: Sequence[st
     """Turns the lines of a piece, which were turned along columns and are kept at these places of
     each, along these."""
     t, row = tile.t, _row(w, tile, at)
-    for a in range(t.span):
-        beside = [f"{tile.name}_lines[{a}, {place}]" for place in places]
+    with w.nest([("u", str(t.span))]) as (u,):
+        beside = [f"{tile.name}_lines[{u}, {place}]" for place in places]
         for b, factors in enumerate(t.turned):
-            number = tile.turned(str(a * t.span + b), row, piece)
+            number = tile.turned(plus(times(u, t.span), str(b)), row, piece)
             w.put(f"{number} = {_sum(factors, beside)}")
 
 
@@ -185,10 +185,10 @@ def _begin(w: Writer, tile: _Tile, here: At) -> str:
 def _lines(w: Writer, tile: _Tile, y: str) -> list[str]:
     """The numbers of the first elements of the lines of a piece's input."""
     line = _elements(w, tile, tile.picture.line)
-    return [plus("corner", times(_below(w, tile, y, u), line)) for u in range(tile.t.span)]
+    return [plus("corner", times(_below(w, tile, y, str(u)), line)) for u in range(tile.t.span)]
 
 
-def _below(w: Writer, tile: _Tile, y: str, u: int) -> str:
+def _below(w: Writer, tile: _Tile, y: str, u: str) -> str:
     """Lines from the first one of a piece's input to its line `u`."""
     picture, out = tile.picture, tile.o.out
     first = w.start(picture.rows[0])
@@ -196,18 +196,18 @@ def _below(w: Writer, tile: _Tile, y: str, u: int) -> str:
     return _inside(u, picture.height, out, plus(first, times(y, out)))
 
 
-def _beside(tile: _Tile, x: str, v: int) -> str:
+def _beside(tile: _Tile, x: str, v: str) -> str:
     """Positions from the first one of a piece's line to its position `v`."""
     return _inside(v, tile.picture.width, tile.o.out, times(x, tile.o.out))
 
 
-def _inside(u: int, extent: int, out: int, first: str) -> str:
+def _inside(u: str, extent: int, out: int, first: str) -> str:
     """A position of a piece, which begins at the `first` of a picture's results along an extent.
     Where the input has no more positions, it is the last one: no result that is kept depends on
     it."""
     cut = extent % out
-    if not cut or u < cut + TAPS - 1:
-        return str(u)
+    if not cut or (u.isdigit() and int(u) < cut + TAPS - 1):
+        return u
     return f"T.min({u}, {minus(str(extent + TAPS - 2), first)})"
 
 
@@ -263,18 +263,18 @@ def _turn_back(w: Writer, s: Compute, tile: _Tile, at: At, j0: str) -> None:
         piece = plus(times(y, tile.across), x)
         for v in range(o.width // lanes):
             where = f"{piece}, {plus(str(v * lanes), 'j')}"
-            with w.vector("j", lanes):
-                for b in range(t.span):
-                    numbers = [u * t.span + b for u in range(t.span)]
-                    below = [f"{tile.name}_numbers[{e}, {where}]" for e in numbers]
-                    for a, factors in enumerate(t.back):
-                        w.put(f"{half}[{a}, {b}, j] = {_sum(factors, below)}")
-            for a in range(t.out):
+            with w.nest([("b", str(t.span))]) as (b,), w.vector("j", lanes):
+                numbers = [plus(str(u * t.span), b) for u in range(t.span)]
+                below = [f"{tile.name}_numbers[{e}, {where}]" for e in numbers]
+                for a, factors in enumerate(t.back):
+                    w.put(f"{half}[{a}, {b}, j] = {_sum(factors, below)}")
+            with w.nest([("a", str(t.out))]) as (a,):
+                line = plus(times(y, t.out), a)
                 for b, factors in enumerate(t.back):
-                    line, along = plus(times(y, t.out), str(a)), plus(times(x, t.out), str(b))
+                    along = plus(times(x, t.out), str(b))
                     here = {**at, **tile.place(line, along), o.column: column(w, o, j0, v)}
                     value = _sum(factors, [f"{half}[{a}, {u}, j]" for u in range(t.span)])
-                    with _inside_picture(w, tile, (line, along), (a, b)), w.vector("j", lanes):
+                    with _inside_picture(w, tile, line, (along, b)), w.vector("j", lanes):
                         _put(w, s, here, value)
 
 
@@ -288,16 +288,16 @@ def _put(w: Writer, s: Compute, here: At, value: str) -> None:
 
 
 @contextmanager
-def _inside_picture(
-    w: Writer, tile: _Tile, at: tuple[str, str], within: tuple[int, int]
-) -> Iterator[None]:
-    """What is done where the result `at` a line and a place in it, which is the one `within` its
-    piece, is one of the picture's."""
-    before, extents = w.depth, (tile.lines, str(tile.picture.width))
-    cuts = tile.picture.height % tile.o.out, tile.picture.width % tile.o.out
-    for position, first, extent, cut in zip(at, within, extents, cuts, strict=True):
-        if cut and first >= cut:
-            w.put(f"if {position} < {extent}:")
-            w.depth += 1
+def _inside_picture(w: Writer, tile: _Tile, line: str, place: tuple[str, int]) -> Iterator[None]:
+    """What is done where a result, at a `line` and a `place` in it with its number in its piece, is
+    one of the picture's."""
+    before, picture, out = w.depth, tile.picture, tile.o.out
+    along, number = place
+    inside = [f"{line} < {tile.lines}"] if picture.height % out else []
+    if 0 < picture.width % out <= number:
+        inside.append(f"{along} < {picture.width}")
+    for condition in inside:
+        w.put(f"if {condition}:")
+        w.depth += 1
     yield
     w.depth = before

@@ -47,39 +47,17 @@ def kernel(A_arg: T.Buffer((675,), "float32"), B_arg: T.Buffer((2560,), "float32
                         C_lines[3, 12 + x_r] = A_flat[corner + 15 + 12 + x_r] - A_flat[corner + (T.min(3, 8 - ((m_t * 26) // 13 + piece_y * 2))) * 15 + 12 + x_r]
                     for x_v in range(1):
                         for x_l in T.vectorized(4):
-                            C_turned[0, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[0, (x_v * 4 + x_l) * 2] - C_lines[0, (x_v * 4 + x_l) * 2 + 2]
-                            C_turned[1, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[0, (x_v * 4 + x_l) * 2 + 1] + C_lines[0, (x_v * 4 + x_l) * 2 + 2]
-                            C_turned[2, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[0, (x_v * 4 + x_l) * 2 + 2] - C_lines[0, (x_v * 4 + x_l) * 2 + 1]
-                            C_turned[3, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[0, (x_v * 4 + x_l) * 2 + 1] - C_lines[0, (x_v * 4 + x_l) * 2 + 3]
-                            C_turned[4, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[1, (x_v * 4 + x_l) * 2] - C_lines[1, (x_v * 4 + x_l) * 2 + 2]
-                            C_turned[5, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[1, (x_v * 4 + x_l) * 2 + 1] + C_lines[1, (x_v * 4 + x_l) * 2 + 2]
-                            C_turned[6, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[1, (x_v * 4 + x_l) * 2 + 2] - C_lines[1, (x_v * 4 + x_l) * 2 + 1]
-                            C_turned[7, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[1, (x_v * 4 + x_l) * 2 + 1] - C_lines[1, (x_v * 4 + x_l) * 2 + 3]
-                            C_turned[8, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[2, (x_v * 4 + x_l) * 2] - C_lines[2, (x_v * 4 + x_l) * 2 + 2]
-                            C_turned[9, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[2, (x_v * 4 + x_l) * 2 + 1] + C_lines[2, (x_v * 4 + x_l) * 2 + 2]
-                            C_turned[10, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[2, (x_v * 4 + x_l) * 2 + 2] - C_lines[2, (x_v * 4 + x_l) * 2 + 1]
-                            C_turned[11, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[2, (x_v * 4 + x_l) * 2 + 1] - C_lines[2, (x_v * 4 + x_l) * 2 + 3]
-                            C_turned[12, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[3, (x_v * 4 + x_l) * 2] - C_lines[3, (x_v * 4 + x_l) * 2 + 2]
-                            C_turned[13, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[3, (x_v * 4 + x_l) * 2 + 1] + C_lines[3, (x_v * 4 + x_l) * 2 + 2]
-                            C_turned[14, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[3, (x_v * 4 + x_l) * 2 + 2] - C_lines[3, (x_v * 4 + x_l) * 2 + 1]
-                            C_turned[15, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[3, (x_v * 4 + x_l) * 2 + 1] - C_lines[3, (x_v * 4 + x_l) * 2 + 3]
+                            for u in range(4):
+                                C_turned[u * 4, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[u, (x_v * 4 + x_l) * 2] - C_lines[u, (x_v * 4 + x_l) * 2 + 2]
+                                C_turned[u * 4 + 1, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[u, (x_v * 4 + x_l) * 2 + 1] + C_lines[u, (x_v * 4 + x_l) * 2 + 2]
+                                C_turned[u * 4 + 2, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[u, (x_v * 4 + x_l) * 2 + 2] - C_lines[u, (x_v * 4 + x_l) * 2 + 1]
+                                C_turned[u * 4 + 3, k_i, piece_y * 7 + x_v * 4 + x_l] = C_lines[u, (x_v * 4 + x_l) * 2 + 1] - C_lines[u, (x_v * 4 + x_l) * 2 + 3]
                     for x_r in range(3):
-                        C_turned[0, k_i, piece_y * 7 + 4 + x_r] = C_lines[0, (4 + x_r) * 2] - C_lines[0, (4 + x_r) * 2 + 2]
-                        C_turned[1, k_i, piece_y * 7 + 4 + x_r] = C_lines[0, (4 + x_r) * 2 + 1] + C_lines[0, (4 + x_r) * 2 + 2]
-                        C_turned[2, k_i, piece_y * 7 + 4 + x_r] = C_lines[0, (4 + x_r) * 2 + 2] - C_lines[0, (4 + x_r) * 2 + 1]
-                        C_turned[3, k_i, piece_y * 7 + 4 + x_r] = C_lines[0, (4 + x_r) * 2 + 1] - C_lines[0, (4 + x_r) * 2 + 3]
-                        C_turned[4, k_i, piece_y * 7 + 4 + x_r] = C_lines[1, (4 + x_r) * 2] - C_lines[1, (4 + x_r) * 2 + 2]
-                        C_turned[5, k_i, piece_y * 7 + 4 + x_r] = C_lines[1, (4 + x_r) * 2 + 1] + C_lines[1, (4 + x_r) * 2 + 2]
-                        C_turned[6, k_i, piece_y * 7 + 4 + x_r] = C_lines[1, (4 + x_r) * 2 + 2] - C_lines[1, (4 + x_r) * 2 + 1]
-                        C_turned[7, k_i, piece_y * 7 + 4 + x_r] = C_lines[1, (4 + x_r) * 2 + 1] - C_lines[1, (4 + x_r) * 2 + 3]
-                        C_turned[8, k_i, piece_y * 7 + 4 + x_r] = C_lines[2, (4 + x_r) * 2] - C_lines[2, (4 + x_r) * 2 + 2]
-                        C_turned[9, k_i, piece_y * 7 + 4 + x_r] = C_lines[2, (4 + x_r) * 2 + 1] + C_lines[2, (4 + x_r) * 2 + 2]
-                        C_turned[10, k_i, piece_y * 7 + 4 + x_r] = C_lines[2, (4 + x_r) * 2 + 2] - C_lines[2, (4 + x_r) * 2 + 1]
-                        C_turned[11, k_i, piece_y * 7 + 4 + x_r] = C_lines[2, (4 + x_r) * 2 + 1] - C_lines[2, (4 + x_r) * 2 + 3]
-                        C_turned[12, k_i, piece_y * 7 + 4 + x_r] = C_lines[3, (4 + x_r) * 2] - C_lines[3, (4 + x_r) * 2 + 2]
-                        C_turned[13, k_i, piece_y * 7 + 4 + x_r] = C_lines[3, (4 + x_r) * 2 + 1] + C_lines[3, (4 + x_r) * 2 + 2]
-                        C_turned[14, k_i, piece_y * 7 + 4 + x_r] = C_lines[3, (4 + x_r) * 2 + 2] - C_lines[3, (4 + x_r) * 2 + 1]
-                        C_turned[15, k_i, piece_y * 7 + 4 + x_r] = C_lines[3, (4 + x_r) * 2 + 1] - C_lines[3, (4 + x_r) * 2 + 3]
+                        for u in range(4):
+                            C_turned[u * 4, k_i, piece_y * 7 + 4 + x_r] = C_lines[u, (4 + x_r) * 2] - C_lines[u, (4 + x_r) * 2 + 2]
+                            C_turned[u * 4 + 1, k_i, piece_y * 7 + 4 + x_r] = C_lines[u, (4 + x_r) * 2 + 1] + C_lines[u, (4 + x_r) * 2 + 2]
+                            C_turned[u * 4 + 2, k_i, piece_y * 7 + 4 + x_r] = C_lines[u, (4 + x_r) * 2 + 2] - C_lines[u, (4 + x_r) * 2 + 1]
+                            C_turned[u * 4 + 3, k_i, piece_y * 7 + 4 + x_r] = C_lines[u, (4 + x_r) * 2 + 1] - C_lines[u, (4 + x_r) * 2 + 3]
             for e in range(16):
                 for k_i in range(5):
                     for i in range((((((T.min(26, 91 - (m_t * 26))) // 13 + 1) // 2) * 7 + 3) // 4) * 4 - ((((T.min(26, 91 - (m_t * 26))) // 13 + 1) // 2) * 7)):
@@ -107,48 +85,30 @@ def kernel(A_arg: T.Buffer((675,), "float32"), B_arg: T.Buffer((2560,), "float32
                                 C_numbers[e, i0 * 4 + i, 8 + j] = acc1[i, j]
                 for piece_y in range(((T.min(26, 91 - (m_t * 26))) // 13 + 1) // 2):
                     for piece_x in range(7):
-                        for j in T.vectorized(8):
-                            C_half[0, 0, j] = C_numbers[0, piece_y * 7 + piece_x, j] + C_numbers[4, piece_y * 7 + piece_x, j] + C_numbers[8, piece_y * 7 + piece_x, j]
-                            C_half[1, 0, j] = C_numbers[4, piece_y * 7 + piece_x, j] - C_numbers[8, piece_y * 7 + piece_x, j] - C_numbers[12, piece_y * 7 + piece_x, j]
-                            C_half[0, 1, j] = C_numbers[1, piece_y * 7 + piece_x, j] + C_numbers[5, piece_y * 7 + piece_x, j] + C_numbers[9, piece_y * 7 + piece_x, j]
-                            C_half[1, 1, j] = C_numbers[5, piece_y * 7 + piece_x, j] - C_numbers[9, piece_y * 7 + piece_x, j] - C_numbers[13, piece_y * 7 + piece_x, j]
-                            C_half[0, 2, j] = C_numbers[2, piece_y * 7 + piece_x, j] + C_numbers[6, piece_y * 7 + piece_x, j] + C_numbers[10, piece_y * 7 + piece_x, j]
-                            C_half[1, 2, j] = C_numbers[6, piece_y * 7 + piece_x, j] - C_numbers[10, piece_y * 7 + piece_x, j] - C_numbers[14, piece_y * 7 + piece_x, j]
-                            C_half[0, 3, j] = C_numbers[3, piece_y * 7 + piece_x, j] + C_numbers[7, piece_y * 7 + piece_x, j] + C_numbers[11, piece_y * 7 + piece_x, j]
-                            C_half[1, 3, j] = C_numbers[7, piece_y * 7 + piece_x, j] - C_numbers[11, piece_y * 7 + piece_x, j] - C_numbers[15, piece_y * 7 + piece_x, j]
-                        for j in T.vectorized(8):
-                            C_tile[0, 0, piece_y * 2 * 13 + piece_x * 2, j0 * 16 + j] = C_half[0, 0, j] + C_half[0, 1, j] + C_half[0, 2, j]
-                        if piece_x * 2 + 1 < 13:
+                        for b in range(4):
                             for j in T.vectorized(8):
-                                C_tile[0, 0, piece_y * 2 * 13 + piece_x * 2 + 1, j0 * 16 + j] = C_half[0, 1, j] - C_half[0, 2, j] - C_half[0, 3, j]
-                        if piece_y * 2 + 1 < (T.min(26, 91 - (m_t * 26))) // 13:
-                            for j in T.vectorized(8):
-                                C_tile[0, 0, (piece_y * 2 + 1) * 13 + piece_x * 2, j0 * 16 + j] = C_half[1, 0, j] + C_half[1, 1, j] + C_half[1, 2, j]
-                        if piece_y * 2 + 1 < (T.min(26, 91 - (m_t * 26))) // 13:
-                            if piece_x * 2 + 1 < 13:
+                                C_half[0, b, j] = C_numbers[b, piece_y * 7 + piece_x, j] + C_numbers[4 + b, piece_y * 7 + piece_x, j] + C_numbers[8 + b, piece_y * 7 + piece_x, j]
+                                C_half[1, b, j] = C_numbers[4 + b, piece_y * 7 + piece_x, j] - C_numbers[8 + b, piece_y * 7 + piece_x, j] - C_numbers[12 + b, piece_y * 7 + piece_x, j]
+                        for a in range(2):
+                            if piece_y * 2 + a < (T.min(26, 91 - (m_t * 26))) // 13:
                                 for j in T.vectorized(8):
-                                    C_tile[0, 0, (piece_y * 2 + 1) * 13 + piece_x * 2 + 1, j0 * 16 + j] = C_half[1, 1, j] - C_half[1, 2, j] - C_half[1, 3, j]
-                        for j in T.vectorized(8):
-                            C_half[0, 0, j] = C_numbers[0, piece_y * 7 + piece_x, 8 + j] + C_numbers[4, piece_y * 7 + piece_x, 8 + j] + C_numbers[8, piece_y * 7 + piece_x, 8 + j]
-                            C_half[1, 0, j] = C_numbers[4, piece_y * 7 + piece_x, 8 + j] - C_numbers[8, piece_y * 7 + piece_x, 8 + j] - C_numbers[12, piece_y * 7 + piece_x, 8 + j]
-                            C_half[0, 1, j] = C_numbers[1, piece_y * 7 + piece_x, 8 + j] + C_numbers[5, piece_y * 7 + piece_x, 8 + j] + C_numbers[9, piece_y * 7 + piece_x, 8 + j]
-                            C_half[1, 1, j] = C_numbers[5, piece_y * 7 + piece_x, 8 + j] - C_numbers[9, piece_y * 7 + piece_x, 8 + j] - C_numbers[13, piece_y * 7 + piece_x, 8 + j]
-                            C_half[0, 2, j] = C_numbers[2, piece_y * 7 + piece_x, 8 + j] + C_numbers[6, piece_y * 7 + piece_x, 8 + j] + C_numbers[10, piece_y * 7 + piece_x, 8 + j]
-                            C_half[1, 2, j] = C_numbers[6, piece_y * 7 + piece_x, 8 + j] - C_numbers[10, piece_y * 7 + piece_x, 8 + j] - C_numbers[14, piece_y * 7 + piece_x, 8 + j]
-                            C_half[0, 3, j] = C_numbers[3, piece_y * 7 + piece_x, 8 + j] + C_numbers[7, piece_y * 7 + piece_x, 8 + j] + C_numbers[11, piece_y * 7 + piece_x, 8 + j]
-                            C_half[1, 3, j] = C_numbers[7, piece_y * 7 + piece_x, 8 + j] - C_numbers[11, piece_y * 7 + piece_x, 8 + j] - C_numbers[15, piece_y * 7 + piece_x, 8 + j]
-                        for j in T.vectorized(8):
-                            C_tile[0, 0, piece_y * 2 * 13 + piece_x * 2, j0 * 16 + 8 + j] = C_half[0, 0, j] + C_half[0, 1, j] + C_half[0, 2, j]
-                        if piece_x * 2 + 1 < 13:
+                                    C_tile[0, 0, (piece_y * 2 + a) * 13 + piece_x * 2, j0 * 16 + j] = C_half[a, 0, j] + C_half[a, 1, j] + C_half[a, 2, j]
+                            if piece_y * 2 + a < (T.min(26, 91 - (m_t * 26))) // 13:
+                                if piece_x * 2 + 1 < 13:
+                                    for j in T.vectorized(8):
+                                        C_tile[0, 0, (piece_y * 2 + a) * 13 + piece_x * 2 + 1, j0 * 16 + j] = C_half[a, 1, j] - C_half[a, 2, j] - C_half[a, 3, j]
+                        for b in range(4):
                             for j in T.vectorized(8):
-                                C_tile[0, 0, piece_y * 2 * 13 + piece_x * 2 + 1, j0 * 16 + 8 + j] = C_half[0, 1, j] - C_half[0, 2, j] - C_half[0, 3, j]
-                        if piece_y * 2 + 1 < (T.min(26, 91 - (m_t * 26))) // 13:
-                            for j in T.vectorized(8):
-                                C_tile[0, 0, (piece_y * 2 + 1) * 13 + piece_x * 2, j0 * 16 + 8 + j] = C_half[1, 0, j] + C_half[1, 1, j] + C_half[1, 2, j]
-                        if piece_y * 2 + 1 < (T.min(26, 91 - (m_t * 26))) // 13:
-                            if piece_x * 2 + 1 < 13:
+                                C_half[0, b, j] = C_numbers[b, piece_y * 7 + piece_x, 8 + j] + C_numbers[4 + b, piece_y * 7 + piece_x, 8 + j] + C_numbers[8 + b, piece_y * 7 + piece_x, 8 + j]
+                                C_half[1, b, j] = C_numbers[4 + b, piece_y * 7 + piece_x, 8 + j] - C_numbers[8 + b, piece_y * 7 + piece_x, 8 + j] - C_numbers[12 + b, piece_y * 7 + piece_x, 8 + j]
+                        for a in range(2):
+                            if piece_y * 2 + a < (T.min(26, 91 - (m_t * 26))) // 13:
                                 for j in T.vectorized(8):
-                                    C_tile[0, 0, (piece_y * 2 + 1) * 13 + piece_x * 2 + 1, j0 * 16 + 8 + j] = C_half[1, 1, j] - C_half[1, 2, j] - C_half[1, 3, j]
+                                    C_tile[0, 0, (piece_y * 2 + a) * 13 + piece_x * 2, j0 * 16 + 8 + j] = C_half[a, 0, j] + C_half[a, 1, j] + C_half[a, 2, j]
+                            if piece_y * 2 + a < (T.min(26, 91 - (m_t * 26))) // 13:
+                                if piece_x * 2 + 1 < 13:
+                                    for j in T.vectorized(8):
+                                        C_tile[0, 0, (piece_y * 2 + a) * 13 + piece_x * 2 + 1, j0 * 16 + 8 + j] = C_half[a, 1, j] - C_half[a, 2, j] - C_half[a, 3, j]
             for m_i in range(T.min(26, 91 - (m_t * 26))):
                 for n_v in range((T.min(16, 24 - (n_t * 16))) // 8):
                     for n_l in T.vectorized(8):
