@@ -11,6 +11,7 @@ from mcfuser.lowering.tensorir.dots import QUAD
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.expression import parse
 from mcfuser.space.reference import evaluate
+from tests.support.pairs import paired
 from tests.support.pictures import convolution
 from tests.support.schedules import random_inputs, schedules
 from tests.support.tensorir_agree import WIDE, drawn_arrays, error, run
@@ -33,13 +34,16 @@ def linear(m: int, n: int, dtype: str = "float32") -> Chain:
     return from_json({"axes": {"m": m, "n": n, "k": 24}, "tensors": tensors, "operators": lines})
 
 
-@pytest.mark.parametrize("knobs", [WIDE, TensorirKnobs(6, 4, 16), TensorirKnobs(4, 3, 8)])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-@pytest.mark.parametrize(("m", "tile"), [(1, 1), (5, 5), (20, 16), (32, 16), (35, 35)])
+@paired(
+    rows=[(1, 1), (5, 5), (20, 16), (32, 16), (35, 35)],
+    dtype=["float32", "float16", "int8"],
+    knobs=[WIDE, TensorirKnobs(6, 4, 16), TensorirKnobs(4, 3, 8)],
+)
 def test_rows_past_the_extent_are_not_stored(
-    m: int, tile: int, dtype: str, knobs: TensorirKnobs
+    rows: tuple[int, int], dtype: str, knobs: TensorirKnobs
 ) -> None:
     """Nor is a row of the residual read there: it may be memory's end."""
+    m, tile = rows
     chain = linear(m, 96, dtype)
     schedule = schedules(chain, parse("mn.k"), {"m": tile, "n": 96, "k": 24})
     assert "C_tile" not in generate(schedule, "kernel", knobs).text
@@ -56,12 +60,10 @@ def test_columns_past_the_extent_need_the_tile() -> None:
     assert error(run(schedule, chain, WIDE, inputs), evaluate(chain, inputs)) < 1e-5
 
 
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("out", [0, 2, 4])
-@pytest.mark.parametrize(("height", "width"), [(8, 8), (7, 9)])
-def test_of_convolutions_as_well(height: int, width: int, out: int, last: bool) -> None:
+@paired(picture=[(8, 8), (7, 9)], out=[0, 2, 4], last=[False, True])
+def test_of_convolutions_as_well(picture: tuple[int, int], out: int, last: bool) -> None:
     """By windows, and by Winograd's algorithm, of whose pieces some are cut."""
-    chain = convolution(height, width, 32, channels=8, last=last)
+    chain = convolution(*picture, 32, channels=8, last=last)
     knobs = TensorirKnobs(8, 2, 16, winograd=out)
     tiles = {a.name: chain.size(a.name) for a in chain.axes} | {"p": 1, "g": 1}
     schedule = schedules(chain, parse("mn.kist"), tiles)

@@ -14,6 +14,7 @@ from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.expression import parse
 from mcfuser.space.reference import evaluate
 from mcfuser.space.schedule import Schedule
+from tests.support.pairs import paired
 from tests.support.schedules import random_inputs, schedules
 from tests.support.tensorir_agree import WIDE, drawn_arrays, error, run
 
@@ -34,11 +35,13 @@ def scheduled(chain: Chain, **tiles: int) -> Schedule:
     return schedules(chain, parse("mn.kh"), {"m": 16, "n": 70, "k": 24, "h": 5, **tiles})
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("n", [32, 48, 70, 80])
-@pytest.mark.parametrize("strides", [
-    [10000, 400, 80, 1], [10000, 1, 30, 150], [10000, 5, 1, 130], [10000, 7, 200, 1500],
-], ids=["columns", "k", "h", "none"])  # fmt: skip
+@paired(
+    strides=[
+        [10000, 400, 80, 1], [10000, 1, 30, 150], [10000, 5, 1, 130], [10000, 7, 200, 1500],
+    ],
+    n=[32, 48, 70, 80],
+    dtype=["float32", "float16"],
+)  # fmt: skip
 def test_panels_hold_what_the_tensor_does(strides: list[int], n: int, dtype: str) -> None:
     """Neighbours in memory lie along the columns, along either axis of the depth, or along none."""
     chain = product(strides, dtype)

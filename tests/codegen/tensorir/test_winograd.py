@@ -16,6 +16,7 @@ from mcfuser.space.expression import parse
 from mcfuser.space.reference import evaluate
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
+from tests.support.pairs import paired
 from tests.support.paths import GOLDEN
 from tests.support.pictures import Windows, convolution, padded
 from tests.support.schedules import schedules
@@ -45,18 +46,18 @@ def check(chain: Chain, one: Chain, schedule: Schedule, knobs: TensorirKnobs = K
     assert error(shaped, evaluate(chain, known)) < (1e-6 if knobs.winograd == 2 else 5e-6)
 
 
-@pytest.mark.parametrize("width", [1, 2, 7, 13, 16, 21])
-@pytest.mark.parametrize(
-    ("height", "lines", "knobs"),
-    [(7, 2, KNOBS), (7, 4, KNOBS), (7, 7, KNOBS), (9, 4, FOUR), (10, 4, FOUR), (11, 8, FOUR),
-     (3, 3, FOUR), (8, 8, FOUR)],
+@paired(
+    picture=[(7, 2, KNOBS), (7, 4, KNOBS), (7, 7, KNOBS), (9, 4, FOUR), (10, 4, FOUR),
+             (11, 8, FOUR), (3, 3, FOUR), (8, 8, FOUR)],
+    width=[1, 2, 7, 13, 16, 21],
+    last=[False, True],
 )  # fmt: skip
-@pytest.mark.parametrize("last", [False, True])
 def test_tiles_are_whole_lines_of_a_picture(
-    width: int, height: int, lines: int, knobs: TensorirKnobs, last: bool
+    picture: tuple[int, int, TensorirKnobs], width: int, last: bool
 ) -> None:
     """Along the axis of the lines, or numbered line by line. Of seven lines the last pair has one,
     and of an odd width the last piece of a line has one result. Channels are planes, or `last`."""
+    height, lines, knobs = picture
     chain = convolution(height, width, 24, last=last)
     tiles = {"m": lines, "i": width, "n": 16} | WHOLE
     check(chain, chain, scheduled(chain, "mn.kist", tiles), knobs)
@@ -66,15 +67,17 @@ def test_tiles_are_whole_lines_of_a_picture(
         check(chain, one, scheduled(one, "mn.kst", tiles), knobs)
 
 
-@pytest.mark.parametrize("columns", [3, 8, 20, 40])
-@pytest.mark.parametrize("tiles", [{"n": 16}, {"n": 16, "k": 2}, {"n": 48, "k": 4}])
-@pytest.mark.parametrize("knobs", [KNOBS, FOUR, TensorirKnobs(4, 3, 8, winograd=2),
-                                   TensorirKnobs(8, 2, 16, winograd=2)])  # fmt: skip
-@pytest.mark.parametrize(("channels", "last"), [(5, False), (5, True), (19, True)])
+@paired(
+    columns=[3, 8, 20, 40],
+    tiles=[{"n": 16}, {"n": 16, "k": 2}, {"n": 48, "k": 4}],
+    knobs=[KNOBS, FOUR, TensorirKnobs(4, 3, 8, winograd=2), TensorirKnobs(8, 2, 16, winograd=2)],
+    picture=[(5, False), (5, True), (19, True)],
+)
 def test_any_tiles_of_columns_and_channels(
-    columns: int, tiles: dict[str, int], knobs: TensorirKnobs, channels: int, last: bool
+    columns: int, tiles: dict[str, int], knobs: TensorirKnobs, picture: tuple[int, bool]
 ) -> None:
-    """Columns that fill no panel, and channels in parts whose sums are added up."""
+    """Columns that fill no panel, and channels, `last` or not, in parts whose sums are added up."""
+    channels, last = picture
     chain = convolution(6, 10, columns, channels, last=last)
     one = rows_merged(chain)
     tiles = {"m": 10 * knobs.winograd} | WHOLE | {"k": channels} | tiles

@@ -18,6 +18,7 @@ from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Combine, Illegal, Init, Loop, statements
 from tests.support.examples import EXAMPLES, document, small
+from tests.support.pairs import paired
 from tests.support.triton_agree import agree
 from tests.support.triton_cases import chain_named, scheduled
 
@@ -40,12 +41,9 @@ def placed(
     return scheduled(chain, bound * ("b" in axes) + expression, wanted, split, parts)
 
 
-@pytest.mark.parametrize("combine", VARIANTS)
-@pytest.mark.parametrize("parts", [2, 3, 5])
-@pytest.mark.parametrize(("name", "expression", "split"), SPLITS)
-def test_parts_are_combined(
-    name: str, expression: str, split: str, parts: int, combine: str
-) -> None:
+@paired(case=SPLITS, parts=[2, 3, 5], combine=VARIANTS)
+def test_parts_are_combined(case: tuple[str, str, str], parts: int, combine: str) -> None:
+    name, expression, split = case
     chain = chain_named(name, SIZES)
     schedule = placed(chain, expression, split, parts)
     agree(schedule, chain, lowering=TritonKnobs(combine=combine))
