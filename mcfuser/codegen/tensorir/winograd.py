@@ -263,17 +263,17 @@ def _turn_back(w: Writer, s: Compute, tile: _Tile, at: At, j0: str) -> None:
         piece = plus(times(y, tile.across), x)
         for v in range(o.width // lanes):
             where = f"{piece}, {plus(str(v * lanes), 'j')}"
-            with w.nest([("b", str(t.span))]) as (b,), w.vector("j", lanes):
-                numbers = [plus(str(u * t.span), b) for u in range(t.span)]
+            with w.nest([("b", str(t.span))]) as (beside,), w.vector("j", lanes):
+                numbers = [plus(str(u * t.span), beside) for u in range(t.span)]
                 below = [f"{tile.name}_numbers[{e}, {where}]" for e in numbers]
                 for a, factors in enumerate(t.back):
-                    w.put(f"{half}[{a}, {b}, j] = {_sum(factors, below)}")
-            with w.nest([("a", str(t.out))]) as (a,):
-                line = plus(times(y, t.out), a)
+                    w.put(f"{half}[{a}, {beside}, j] = {_sum(factors, below)}")
+            with w.nest([("a", str(t.out))]) as (down,):
+                line = plus(times(y, t.out), down)
                 for b, factors in enumerate(t.back):
                     along = plus(times(x, t.out), str(b))
                     here = {**at, **tile.place(line, along), o.column: column(w, o, j0, v)}
-                    value = _sum(factors, [f"{half}[{a}, {u}, j]" for u in range(t.span)])
+                    value = _sum(factors, [f"{half}[{down}, {u}, j]" for u in range(t.span)])
                     with _inside_picture(w, tile, line, (along, b)), w.vector("j", lanes):
                         _put(w, s, here, value)
 
