@@ -19,7 +19,15 @@ from mcfuser.backends import backend_of
 from mcfuser.build import DecidedModel, build_buckets
 from mcfuser.chain import flops
 from mcfuser.compiled_report import compilation_report, products_of
-from mcfuser.decide import CHOOSING, ModelTuning, decide_all, decision_words, partition_for, rival
+from mcfuser.decide import (
+    CHOICE,
+    CHOOSING,
+    ModelTuning,
+    decide_all,
+    decision_words,
+    partition_for,
+    rival,
+)
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import InputError
@@ -133,7 +141,8 @@ def compile_model(
         if end is None:  # each bucket has the time of a model
             options = replace(options, timeout=options.timeout * len(loaded))
         distinct = len(places(matches))
-        building = _building(took, worked, distinct, backend.starting)
+        left = math.inf if end is None else end - time.monotonic()
+        building = _building(took, worked, distinct, backend.starting, left)
         wanted = begun + options.timeout if locked is None else math.inf
         deadline = _tuned_by(wanted, end, building)
         run = ModelTuning(device, cache, options, listener, worker, deadline, building)
@@ -223,15 +232,21 @@ def _price(
     return lambda chain: 0.0 if chain.key in there.chains else 1.0
 
 
-def _building(took: float, worked: float, chains: int, starting: float) -> float:
+def _building(
+    took: float, worked: float, chains: int, starting: float, left: float = math.inf
+) -> float:
     """The seconds that building a module of so many distinct `chains` is expected to take, in a
     process that is `starting` for so long (Backend.starting).
 
     The import took `took` seconds, and `worked` seconds of processor time. On a busy machine, where
-    the first is larger, building is slower by the same factor.
+    the first is larger, building is slower by the same factor. Where the time that is `left` is too
+    short for the model to choose a kernel for each chain and for these to be built, only as many
+    are counted as it is enough for: the others are left to TVM, and take next to none.
     """
     slower = max(1.0, took / max(worked, 1e-3))
-    return BUILDING * took + (BUILT + starting + CHAIN_BUILT * chains) * slower
+    module = BUILDING * took + (BUILT + starting) * slower
+    most = max(0.0, left - module) / ((CHOICE + CHAIN_BUILT) * slower)
+    return module + CHAIN_BUILT * min(chains, most) * slower
 
 
 def _tuned_by(wanted: float, end: float | None, building: float) -> float:

@@ -218,6 +218,9 @@ def test_a_busy_machine_and_many_chains_leave_more_time_to_build() -> None:
     assert left(1.0, 1.0, 50) > 9.0, "EfficientNet-B0 has 50, and is built in 9 seconds"
     assert left(4.0, 1.0, 5, 3.0) == left(4.0, 1.0) + 4 * 3.0, "as many times slower as the import"
     assert left(3.0, 3.0, 121) > 15.0, "DenseNet-121 has as many, and took so long"
+    busy = compiling._building(20.0, 10.0, 56, 0.0, 40.0)
+    assert 32.0 < busy < 40.0, "a UNet's import takes a third of a minute: few of its chains' turn"
+    assert compiling._building(4.0, 4.0, 20, 0.0, 50.0) == compiling._building(4.0, 4.0, 20, 0.0)
     assert compiling._tuned_by(60.0, None, 20.0) == 60.0, "without an end all is tuning's"
     assert compiling._tuned_by(60.0, 1000.0, 20.0) == 60.0
 

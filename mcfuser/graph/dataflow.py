@@ -28,6 +28,10 @@ BIJECTIVE = frozenset(
 _WIDENING = tuple(f"relax.{op}" for op in ("astype", "add", "subtract", "multiply", "divide"))
 FLOATS = ("float32", "float16", "bfloat16")
 """The types of the values of chains; all but the first are computed in float32."""
+MANY = 8
+"""Slices of one value that are alike from which on each is copied: one kernel takes them all."""
+SMALL = 1 << 12
+"""Elements of such a slice at most: they are copied in about a microsecond."""
 _LITERALS = (ir.Constant, relax.ShapeExpr)
 _UNNAMED = re.compile(r"(lv|gv)\d*(_\d+)?")
 _KINDS: Mapping[str, ValueKind] = {
@@ -107,6 +111,23 @@ class Dataflow:
             if casts or computed:
                 found.add(v)
         return frozenset(found)
+
+    @cached_property
+    def steps(self) -> frozenset[relax.Var]:
+        """Small slices at fixed positions of values that have MANY alike, as a sequence has whose
+        steps an exporter has written out. What computes with one computes with each of them, if it
+        does not know which one it reads."""
+        alike: dict[tuple[relax.Expr, tuple[int, ...]], list[relax.Var]] = {}
+        for v in self.order:
+            value, fixed = self.values[v], extents(v)
+            if fixed is not None and self.operator(v) in ("strided_slice", "take"):
+                alike.setdefault((value.args[0], fixed), []).append(v)
+        return frozenset(
+            v
+            for slices in alike.values()
+            if len(slices) >= MANY and size(slices[0]) <= SMALL
+            for v in slices
+        )
 
     @property
     def products(self) -> tuple[relax.Var, ...]:

@@ -130,12 +130,15 @@ def broadcast(along: Along, extents: Sequence[int]) -> AxisStrides:
 
 
 def step(flow: Dataflow, view: LaidOutValue, sizes: Mapping[int, int]) -> LaidOutValue | None:
-    """The same elements in the argument of a view; None where the value is no strided view.
+    """The same elements in the argument of a view; None where the value is no strided view, or a
+    step of a sequence (Dataflow.steps).
 
     Raises Straddle where the view splits an axis.
     """
     value = flow.values.get(view.value) if isinstance(view.value, relax.Var) else None
     if not isinstance(value, relax.Call) or not isinstance(value.op, ir.Op):
+        return None
+    if view.value in flow.steps:
         return None
     source = value.args[0]
     match value.op.name:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, bound, load
 from mcfuser.graph.partition import Partition, partition
 from mcfuser.graph.selection import ChainMatch
+from tests.support.computed_naively import agreed
 from tests.support.lifted import computed
 from tests.support.naive import primfunc
 from tests.support.nets import Net
@@ -240,3 +242,35 @@ def test_few_sums_of_many_terms_are_a_chain_where_the_terms_lie_side_by_side(
 
 def maps(n: Net) -> str:
     return n.input("x", 2, 8, 64, 64)
+
+
+def recurrence(steps: int, kind: str, width: int = 16) -> onnx.ModelProto:
+    """A recurrence whose steps are written out, each with a row of what is given, cut out as a
+    slice or gathered."""
+    n = Net()
+    rows = n.op("MatMul", n.input("x", steps, 2, 8), n.weight(8, width))
+    weight, state = n.weight(width, width), n.input("h", 2, width)
+    for i in range(steps):
+        if kind == "Slice":
+            cut = n.op("Slice", rows, n.ints(i), n.ints(i + 1), n.ints(0))
+            row = n.op("Squeeze", cut, n.ints(0))
+        else:
+            row = n.op("Gather", rows, n.const(i, np.int64), axis=0)
+        state = n.op("Tanh", n.op("Add", n.op("MatMul", state, weight), row))
+    return n.model(state)
+
+
+@pytest.mark.parametrize("kind", ["Slice", "Gather"])
+def test_many_steps_that_an_exporter_wrote_out_share_a_kernel(kind: str, tmp_path: Path) -> None:
+    """Few of them, and large ones, are read where they are."""
+
+    def begins(parted: Partition) -> set[int]:
+        """Where tensors of the chains begin in what is read."""
+        return {t.offset for m in parted.matches for t in m.chain.tensors}
+
+    def parted(model: onnx.ModelProto) -> Partition:
+        return partition(load(model.SerializeToString(), {}).module, 100e9, 10e9)
+
+    assert begins(agreed(recurrence(12, kind), tmp_path)) == {0}
+    assert begins(parted(recurrence(5, kind))) == {32 * i for i in range(5)}
+    assert len(begins(parted(recurrence(9, kind, width=2560)))) == 9
