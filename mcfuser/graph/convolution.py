@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from tvm import relax
 
 from mcfuser.graph.dataflow import array, extents, shape
@@ -18,8 +19,8 @@ from mcfuser.graph.matching import calls_rewritten
 from mcfuser.graph.sliding import SlidingWindows, sliding_windows, surrounded
 
 _CONVOLVE = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
-_TRANSPOSED = ("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose")
 _RANKS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
+_TRANSPOSED = tuple(f"{name}_transpose" for name in _RANKS)
 _LAYOUTS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
 
 
@@ -61,8 +62,9 @@ def convolutions(function: relax.Function) -> relax.Function:
 
 def transposed_convolutions(function: relax.Function) -> relax.Function:
     """The function with transposed convolutions written as products, where no two windows overlap,
-    or as convolutions of data with zeros between them; those in groups, or with weights that are
-    computed, stay as they are."""
+    or as convolutions: of the data, whose results are put side by side, or of data with zeros
+    between them where windows are dilated; those with weights that are computed stay as
+    they are."""
     return calls_rewritten(function, _TRANSPOSED, _untransposed)
 
 
@@ -70,22 +72,114 @@ def _untransposed(call: relax.Call) -> relax.Expr:
     x, weight = call.args
     data, known, attrs = extents(x), array(weight), call.attrs
     rank = 0 if known is None else known.ndim - 2
-    if data is None or known is None or int(attrs.groups) != 1:
+    if data is None or known is None:
         return call
     if (str(attrs.data_layout), str(attrs.kernel_layout)) != (
         _LAYOUTS[rank][0], _LAYOUTS[rank][1].replace("OI", "IO")
     ):  # fmt: skip
         return call
-    windows, out = sliding_windows(attrs, known.shape[2:]), shape(call)
-    if _apart(windows) and not any(int(p) for p in attrs.output_padding):
+    windows, out, groups = sliding_windows(attrs, known.shape[2:]), shape(call), int(attrs.groups)
+    if groups == 1 and _apart(windows) and not any(int(p) for p in attrs.output_padding):
         return _side_by_side(x, weight, data, known.shape)
+    if all(d == 1 for d in windows.dilation):
+        return _phases(x, known, data, windows, out, groups)
     reach = [(k - 1) * d for k, d in zip(windows.extents, windows.dilation, strict=True)]
     before = [r - p for r, p in zip(reach, windows.before, strict=True)]
     total = [e + r for e, r in zip(out[2:], reach, strict=True)]
     wide = _spaced(x, data, windows.strides, before, total)
-    turned = np.flip(known, tuple(range(2, 2 + rank))).swapaxes(0, 1)
-    constant = relax.const(np.ascontiguousarray(turned))
-    return _CONVOLVE[rank](wide, constant, dilation=list(windows.dilation))
+    turned = _turned(np.flip(known, tuple(range(2, 2 + rank))), groups)
+    return _CONVOLVE[rank](wide, turned, dilation=list(windows.dilation), groups=groups)
+
+
+def _turned(weight: NDArray[np.generic], groups: int) -> relax.Expr:
+    """Weights [groups * depth, columns, ..] of a transposed convolution as those of another."""
+    parts = [part.swapaxes(0, 1) for part in np.split(weight, groups)]
+    return relax.const(np.ascontiguousarray(np.concatenate(parts)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Phases:
+    """A transposed convolution along one dimension. Result j is number r of position q, where
+    j + cut = stride q + r. It is the sum over u of data[q - u] weight[stride u + r + shift], for u
+    from `first` to `last`."""
+
+    stride: int
+    cut: int
+    shift: int
+    first: int
+    last: int
+
+    @property
+    def taps(self) -> int:
+        return self.last - self.first + 1
+
+    def positions(self, out: int) -> int:
+        """Positions that hold so many results."""
+        return -(-(out + self.cut) // self.stride)
+
+    def weight(self, weight: NDArray[np.generic], axis: int) -> NDArray[np.generic]:
+        """Weights along a dimension, as [.., numbers r, taps, ..] in place of it; those past the
+        window are 0."""
+        step = self.stride * np.arange(self.last, self.first - 1, -1)
+        where = step + np.arange(self.stride)[:, None] + self.shift
+        inside = (where >= 0) & (where < weight.shape[axis])
+        found = np.take(weight, np.where(inside, where, 0), axis)
+        shape = [1] * axis + [*where.shape] + [1] * (weight.ndim - axis - 1)
+        return np.where(inside.reshape(shape), found, weight.dtype.type(0))
+
+
+def _phases_of(extent: int, stride: int, before: int) -> _Phases:
+    """Those of windows of this extent with the fewest taps, and of these with the least cut off."""
+
+    def cut_off(cut: int) -> _Phases:
+        shift = before - cut
+        return _Phases(stride, cut, shift, -((stride - 1 + shift) // stride),
+                       (extent - 1 - shift) // stride)  # fmt: skip
+
+    return min(map(cut_off, range(stride)), key=lambda p: (p.taps, p.cut))
+
+
+def _phases(
+    x: relax.Expr, weight: NDArray[np.generic], data: tuple[int, ...], windows: SlidingWindows,
+    out: tuple[int, ...], groups: int,
+) -> relax.Expr:  # fmt: skip
+    """A convolution of the data as they are, which gives each position the results that begin
+    there as channels, of each number all columns; and these put side by side."""
+    rank, columns = len(data) - 2, out[1]
+    found = [
+        _phases_of(k, s, p)
+        for k, s, p in zip(windows.extents, windows.strides, windows.before, strict=True)
+    ]
+    for i, p in reversed([*enumerate(found)]):
+        weight = p.weight(weight, 2 + i)
+    numbers, taps = range(2, 2 + 2 * rank, 2), range(3, 3 + 2 * rank, 2)
+    weight = weight.transpose(0, *numbers, 1, *taps)
+    strides = [p.stride for p in found]
+    shape = data[1], columns // groups * math.prod(strides), *(p.taps for p in found)
+    counts = [p.positions(n) for p, n in zip(found, out[2:], strict=True)]
+    after = [c - 1 - p.first - (e - 1) for c, p, e in zip(counts, found, data[2:], strict=True)]
+    fitted = _fitted(x, data, [p.last for p in found], after)
+    made = _CONVOLVE[rank](fitted, _turned(weight.reshape(shape), groups), groups=groups)
+    parted = relax.op.reshape(made, [data[0], groups, *strides, columns // groups, *counts])
+    order = [d for i in range(rank) for d in (3 + rank + i, 2 + i)]
+    beside = relax.op.permute_dims(parted, [0, 1, 2 + rank, *order])
+    whole = [c * s for c, s in zip(counts, strides, strict=True)]
+    joined = relax.op.reshape(beside, [data[0], columns, *whole])
+    if whole == [*out[2:]]:
+        return joined
+    ends = [p.cut + n for p, n in zip(found, out[2:], strict=True)]
+    return relax.op.strided_slice(joined, [*range(2, 2 + rank)], [p.cut for p in found], ends)
+
+
+def _fitted(
+    x: relax.Expr, data: tuple[int, ...], before: Sequence[int], after: Sequence[int]
+) -> relax.Expr:
+    """Data with so many zeros before and after them; as much as is negative is cut off."""
+    first = [max(-b, 0) for b in before]
+    last = [e + min(a, 0) for e, a in zip(data[2:], after, strict=True)]
+    if any(first) or last != [*data[2:]]:
+        x = relax.op.strided_slice(x, [*range(2, len(data))], first, last)
+    return surrounded(x, [max(b, 0) for b in before], [max(a, 0) for a in after])
 
 
 def _side_by_side(
@@ -116,12 +210,8 @@ def _spaced(
     apart = relax.op.nn.pad(relax.op.reshape(data, [n, c, *pairs]), [0, 0, 0, 0, *gaps])
     whole = [e * s for e, s in zip(spatial, strides, strict=True)]
     value = relax.op.reshape(apart, [n, c, *whole])
-    first = [max(-b, 0) for b in before]
-    last = [min(w, t - b) for w, t, b in zip(whole, total, before, strict=True)]
-    axes = list(range(2, len(given)))
-    value = relax.op.strided_slice(value, axes, first, last)
-    after = [t - end - b for b, t, end in zip(before, total, last, strict=True)]
-    return surrounded(value, [max(b, 0) for b in before], after)
+    after = [t - w - b for b, t, w in zip(before, total, whole, strict=True)]
+    return _fitted(value, (n, c, *whole), before, after)
 
 
 def _written(call: relax.Call) -> relax.Expr:

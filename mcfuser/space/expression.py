@@ -20,6 +20,8 @@ _TOKEN = re.compile(r"[a-z][0-9]*|[(),.]")
 
 FEW = 5
 """Loops of which all orders are in a space; of more there are too many."""
+LoopRows = tuple[tuple[str, ...], ...]
+"""Loops in rows, of which each has those that are interchangeable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +110,18 @@ def flat(chain: Chain) -> tuple[Expression, ...]:
     Below a nest of loops, the operators fall into two or more consecutive groups. The loops that
     are left must be private to one group each, and each group must have one; a group's own
     expression is deep or flat again.
+
+    Of more than FEW loops, interchangeable ones are in the order of the chain's axes.
     """
-    return _flat(tuple(o.related for o in chain.operators), loop_axes(chain))
+    return _flat(tuple(o.related for o in chain.operators), loop_axes(chain), _alike(chain))
 
 
 @lru_cache(maxsize=256)
-def _flat(operators: tuple[tuple[str, ...], ...], loops: tuple[str, ...]) -> tuple[Expression, ...]:
+def _flat(
+    operators: tuple[tuple[str, ...], ...], loops: tuple[str, ...], alike: LoopRows
+) -> tuple[Expression, ...]:
     """Operators stand here for the axes that they use: nothing else of them matters."""
-    return tuple(dict.fromkeys(e for e in _tilings(operators, loops) if e.parts))
+    return tuple(dict.fromkeys(e for e in _tilings(operators, loops, alike) if e.parts))
 
 
 def tilings(chain: Chain) -> tuple[Expression, ...]:
@@ -123,14 +129,30 @@ def tilings(chain: Chain) -> tuple[Expression, ...]:
 
     Of more than FEW loops, interchangeable ones are in the order of the chain's axes.
     """
-    every = deep(chain) + flat(chain)
-    if len(loop_axes(chain)) <= FEW:
-        return every
-    rows = interchangeable(chain)
-    return tuple(e for e in every if all(_ordered(e, row) for row in rows))
+    loops = loop_axes(chain)
+    nests = orders(loops, len(loops), _alike(chain))
+    return tuple(Expression(order) for order in nests) + flat(chain)
 
 
-def interchangeable(chain: Chain) -> tuple[tuple[str, ...], ...]:
+def _alike(chain: Chain) -> LoopRows:
+    return interchangeable(chain) if len(loop_axes(chain)) > FEW else ()
+
+
+def orders(loops: Sequence[str], count: int, alike: LoopRows) -> Iterator[tuple[str, ...]]:
+    """Orders of so many of some loops, each of which comes after those before it in its row of
+    loops that are `alike`."""
+    if count == 0:
+        yield ()
+        return
+    before = {a: set(row[:i]) for row in alike for i, a in enumerate(row)}
+    for first in loops:
+        if before.get(first, set()).isdisjoint(loops):
+            rest = [a for a in loops if a != first]
+            for others in orders(rest, count - 1, alike):
+                yield (first, *others)
+
+
+def interchangeable(chain: Chain) -> LoopRows:
     """The loops of each kind of which there are several: those that the same operators keep, the
     same ones reduce, and the same reads have. The positions of a convolution's windows are such."""
     kinds: dict[object, list[str]] = {}
@@ -142,18 +164,16 @@ def interchangeable(chain: Chain) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(row) for row in kinds.values() if len(row) > 1)
 
 
-def _ordered(e: Expression, row: Sequence[str]) -> bool:
-    return [a for a in e.axes if a in row] == [*row]
-
-
-def _tilings(operators: Sequence[Sequence[str]], loops: Sequence[str]) -> Iterator[Expression]:
-    for order in permutations(loops):
+def _tilings(
+    operators: Sequence[Sequence[str]], loops: Sequence[str], alike: LoopRows
+) -> Iterator[Expression]:
+    for order in orders(loops, len(loops), alike):
         yield Expression(order)
     for size in range(len(loops) - 1):
-        for prefix in permutations(loops, size):
+        for prefix in orders(loops, size, alike):
             rest = [a for a in loops if a not in prefix]
             for groups in _groupings(operators, rest):
-                for parts in _combinations(groups):
+                for parts in _combinations(groups, alike):
                     yield Expression(prefix, parts)
 
 
@@ -177,14 +197,14 @@ def _groupings(
 
 
 def _combinations(
-    groups: Sequence[tuple[Sequence[Sequence[str]], tuple[str, ...]]],
+    groups: Sequence[tuple[Sequence[Sequence[str]], tuple[str, ...]]], alike: LoopRows
 ) -> Iterator[tuple[Expression, ...]]:
     if not groups:
         yield ()
         return
     (operators, loops), *others = groups
-    for first in _tilings(operators, loops):
-        for rest in _combinations(others):
+    for first in _tilings(operators, loops, alike):
+        for rest in _combinations(others, alike):
             yield (first, *rest)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,14 +140,34 @@ TRANSPOSED = {
     "wide apart": ((1, 3, 4, 4), (3, 2, 2, 2), {"strides": [3, 3]}),
     "dilated": ((1, 3, 5, 5), (3, 4, 3, 2), {"strides": [2, 1], "dilations": [2, 2]}),
     "one dimension": ((1, 3, 7), (3, 4, 4), {"strides": [2], "pads": [1, 1]}),
+    "three dimensions": (
+        (1, 3, 3, 4, 5), (3, 2, 3, 3, 2),
+        {"strides": [2, 2, 1], "pads": [1, 0, 1, 1, 0, 0], "output_padding": [1, 0, 0]},
+    ),
+    "cubes side by side": ((2, 3, 3, 2, 4), (3, 4, 2, 2, 2), {"strides": [2, 2, 2]}),
+    "in groups": (
+        (1, 6, 4, 5), (6, 2, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1], "group": 3}
+    ),
+    "groups side by side": ((1, 4, 3, 5), (4, 3, 2, 2), {"strides": [2, 2], "group": 2}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", TRANSPOSED)
 def test_a_transposed_convolution_is_a_product_over_windows(case: str, tmp_path: Path) -> None:
+    attributes: dict[str, Any]
     shape, weight, attributes = TRANSPOSED[case]
     net = Net()
     x = net.input("x", *shape)
-    out = net.op("ConvTranspose", x, net.weight(*weight), net.weight(weight[1]), **attributes)
+    bias = net.weight(weight[1] * attributes.get("group", 1))
+    out = net.op("ConvTranspose", x, net.weight(*weight), bias, **attributes)
     parted = agreed(net.model(out), tmp_path)
     assert len(parted.products) == 1 and parted.products[0].chain is not None
+
+
+def test_each_channel_is_enlarged_by_itself(tmp_path: Path) -> None:
+    """As by a network that learns to resize: two of four positions meet data at a time."""
+    net = Net()
+    x = net.input("x", 1, 8, 5, 6)
+    out = net.op("ConvTranspose", x, net.weight(8, 1, 4, 4), strides=[2, 2], pads=[1] * 4, group=8)
+    (match,) = agreed(net.model(out), tmp_path).matches
+    assert [a.extent for a in match.chain.axes][-2:] == [2, 2]

@@ -20,6 +20,7 @@ from mcfuser.space.expression import (
     flat,
     interchangeable,
     loop_axes,
+    orders,
     parse,
     rename,
     tilings,
@@ -247,6 +248,48 @@ def test_of_many_loops_interchangeable_ones_keep_their_order() -> None:
     for e in found:
         assert e.loops.index("m") < e.loops.index("i")
         assert e.loops.index("k") < e.loops.index("s") < e.loops.index("t")
+
+
+@pytest.mark.parametrize("alike", [(), ("ac",), ("ca", "bd"), ("abcd",)])
+def test_orders_are_those_of_all_in_which_rows_have_theirs(alike: tuple[str, ...]) -> None:
+    """Of fewer loops than there are, a row has its first ones."""
+
+    def kept(order: tuple[str, ...], row: str) -> bool:
+        found = [a for a in order if a in row]
+        return found == [*row[: len(found)]]
+
+    for count in range(6):
+        every = [o for o in permutations("abcde", count) if all(kept(o, row) for row in alike)]
+        assert [*orders("abcde", count, tuple(map(tuple, alike)))] == every
+
+
+def test_loops_in_sequence_keep_the_order_of_interchangeable_ones_as_well() -> None:
+    two = from_json({
+        "axes": {"m": 5, "i": 5, "k": 8, "s": 3, "h": 4, "t": 3},
+        "tensors": {"A": {"shape": ["m", "i", "k", "s"]}, "B": {"shape": ["m", "i", "h", "t"]}},
+        "operators": [
+            "C[m, i] = sum[k, s] A[m, i, k, s]", "D[m, i] = sum[h, t] B[m, i, h, t]",
+            "E[m, i] = C[m, i] + D[m, i]",
+        ],
+    })  # fmt: skip
+    rows = interchangeable(two)
+    assert set(rows) == {("m", "i"), ("k", "s"), ("h", "t")} and flat(two)
+    for e in flat(two):
+        assert all([a for a in e.axes if a in row] == [*row] for row in rows)
+
+
+def test_eleven_loops_are_a_matter_of_seconds() -> None:
+    """Those of a transposed convolution in three dimensions: 39,916,800 orders in all."""
+    axes = dict.fromkeys("mijnpqrkstu", 2)
+    chain = from_json({
+        "axes": axes,
+        "tensors": {"A": {"shape": [*"kmijstu"]}, "B": {"shape": [*"kstunpqr"]}},
+        "operators": [
+            "C[m, i, j, n, p, q, r] = sum[k, s, t, u] A[k, m, i, j, s, t, u] * "
+            "B[k, s, t, u, n, p, q, r]"
+        ],
+    })  # fmt: skip
+    assert len(tilings(chain)) == factorial(11) // (factorial(3) * factorial(4) * factorial(4))
 
 
 def test_of_few_loops_all_orders_are_there() -> None:
