@@ -162,9 +162,17 @@ def partition_for(
     preferred: AbstractSet[str] = frozenset(),
 ) -> Partition:
     """The chains of a model, chosen by a `price`, or by a roofline where there is none."""
-    peak = device.throughput("float32")
-    last = backend_of(device).channels_last(device)
-    return partition(loaded.module, peak, device.bandwidth, price, preferred, loaded.integers, last)
+    peak, backend = device.throughput("float32"), backend_of(device)
+    return partition(
+        loaded.module,
+        peak,
+        device.bandwidth,
+        price,
+        preferred,
+        loaded.integers,
+        backend.channels_last(device),
+        backend.on_host,
+    )
 
 
 def decide_all(

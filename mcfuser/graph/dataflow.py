@@ -31,7 +31,7 @@ FLOATS = ("float32", "float16", "bfloat16")
 MANY = 8
 """Slices of one value that are alike from which on each is copied: one kernel takes them all."""
 SMALL = 1 << 12
-"""Elements of such a slice at most: they are copied in about a microsecond."""
+"""Elements of such a slice at most: a CPU copies them in about a microsecond."""
 _LITERALS = (ir.Constant, relax.ShapeExpr)
 _UNNAMED = re.compile(r"(lv|gv)\d*(_\d+)?")
 _KINDS: Mapping[str, ValueKind] = {
@@ -60,7 +60,8 @@ class Dataflow:
 
     `values` has the expression of each one, `readers` the values that read it, in order, and
     `outputs` are the results of the function. Kernels multiply small `integers` as such, or have no
-    use for them. Those of `channels_last` are stored so, if at all (mcfuser.graph.layout).
+    use for them. Those of `channels_last` are stored so, if at all (mcfuser.graph.layout). Where it
+    `copies`, small slices are copied rather than read by a kernel for each (`steps`).
     """
 
     order: tuple[relax.Var, ...]
@@ -69,6 +70,7 @@ class Dataflow:
     outputs: frozenset[relax.Var]
     integers: bool = True
     channels_last: frozenset[relax.Var] = frozenset()
+    copies: bool = True
 
     @cached_property
     def position(self) -> dict[relax.Var, int]:
@@ -118,7 +120,7 @@ class Dataflow:
         steps an exporter has written out. What computes with one computes with each of them, if it
         does not know which one it reads."""
         alike: dict[tuple[relax.Expr, tuple[int, ...]], list[relax.Var]] = {}
-        for v in self.order:
+        for v in self.order if self.copies else ():
             value, fixed = self.values[v], extents(v)
             if fixed is not None and self.operator(v) in ("strided_slice", "take"):
                 alike.setdefault((value.args[0], fixed), []).append(v)
@@ -152,8 +154,9 @@ class Dataflow:
         return "tuple" if isinstance(value, relax.Tuple) else type(value).__name__
 
 
-def dataflow(function: relax.Function, integers: bool = True) -> Dataflow:
-    """The graph of a function's body; `integers` tells whether kernels multiply them as such."""
+def dataflow(function: relax.Function, integers: bool = True, copies: bool = True) -> Dataflow:
+    """The graph of a function's body; `integers` tells whether kernels multiply them as such, and
+    `copies` whether small slices are copied."""
     order: list[relax.Var] = []
     values: dict[relax.Var, relax.Expr] = {}
     readers: dict[relax.Var, list[relax.Var]] = {}
@@ -168,7 +171,8 @@ def dataflow(function: relax.Function, integers: bool = True) -> Dataflow:
         if isinstance(values.get(out), relax.Tuple):
             outputs.update(sources(values[out]))
     readings = {v: tuple(rs) for v, rs in readers.items()}
-    return Dataflow(tuple(order), values, readings, frozenset(outputs), integers)
+    results = frozenset(outputs)
+    return Dataflow(tuple(order), values, readings, results, integers, copies=copies)
 
 
 def with_blocks(function: relax.Function, blocks: Sequence[relax.BindingBlock]) -> relax.Function:

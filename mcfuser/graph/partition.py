@@ -103,6 +103,7 @@ def partition(
     preferred: AbstractSet[str] = frozenset(),
     integers: bool = True,
     last: bool = False,
+    copies: bool = True,
 ) -> Partition:
     """The chains of `main`; `peak` in flop/s and `bandwidth` in byte/s judge its products.
 
@@ -114,9 +115,10 @@ def partition(
     are `preferred`, by their keys, are chosen where overlapping regions could have them, whatever
     their price. `integers` tells whether the device's kernels multiply small integers as such
     (mcfuser.backend.Backend.integers), and `last` whether they are fastest where pictures have
-    their channels last (Backend.channels_last).
+    their channels last (Backend.channels_last). The device `copies` a few elements in next to no
+    time: a CPU does, while on a GPU that is one more launch.
     """
-    flow = dataflow(module["main"], integers)
+    flow = dataflow(module["main"], integers, copies)
     if last:
         flow = replace(flow, channels_last=channels_last(flow))
     chosen = Selection(flow)

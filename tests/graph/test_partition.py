@@ -262,15 +262,17 @@ def recurrence(steps: int, kind: str, width: int = 16) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("kind", ["Slice", "Gather"])
 def test_many_steps_that_an_exporter_wrote_out_share_a_kernel(kind: str, tmp_path: Path) -> None:
-    """Few of them, and large ones, are read where they are."""
+    """Few of them, and large ones, are read where they are, and all of them on a GPU."""
 
     def begins(parted: Partition) -> set[int]:
         """Where tensors of the chains begin in what is read."""
         return {t.offset for m in parted.matches for t in m.chain.tensors}
 
-    def parted(model: onnx.ModelProto) -> Partition:
-        return partition(load(model.SerializeToString(), {}).module, 100e9, 10e9)
+    def parted(model: onnx.ModelProto, copies: bool = True) -> Partition:
+        module = load(model.SerializeToString(), {}).module
+        return partition(module, 100e9, 10e9, copies=copies)
 
     assert begins(agreed(recurrence(12, kind), tmp_path)) == {0}
+    assert begins(parted(recurrence(12, kind), copies=False)) == {32 * i for i in range(12)}
     assert begins(parted(recurrence(5, kind))) == {32 * i for i in range(5)}
     assert len(begins(parted(recurrence(9, kind, width=2560)))) == 9
