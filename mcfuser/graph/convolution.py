@@ -61,16 +61,15 @@ def convolutions(function: relax.Function) -> relax.Function:
 
 
 def transposed_convolutions(function: relax.Function) -> relax.Function:
-    """The function with transposed convolutions written as products, where no two windows overlap,
-    or as convolutions: of the data, whose results are put side by side, or of data with zeros
-    between them where windows are dilated; those with weights that are computed stay as
-    they are."""
+    """The function with transposed convolutions written as others: of the data, whose results are
+    put side by side, over single positions where no two windows overlap; or of data with zeros
+    between them, where windows are dilated. Those with weights that are computed stay."""
     return calls_rewritten(function, _TRANSPOSED, _untransposed)
 
 
 def _untransposed(call: relax.Call) -> relax.Expr:
-    x, weight = call.args
-    data, known, attrs = extents(x), array(weight), call.attrs
+    x, attrs = call.args[0], call.attrs
+    data, known = extents(x), array(call.args[1])
     rank = 0 if known is None else known.ndim - 2
     if data is None or known is None:
         return call
@@ -79,8 +78,6 @@ def _untransposed(call: relax.Call) -> relax.Expr:
     ):  # fmt: skip
         return call
     windows, out, groups = sliding_windows(attrs, known.shape[2:]), shape(call), int(attrs.groups)
-    if groups == 1 and _apart(windows) and not any(int(p) for p in attrs.output_padding):
-        return _side_by_side(x, weight, data, known.shape)
     if all(d == 1 for d in windows.dilation):
         return _phases(x, known, data, windows, out, groups)
     reach = [(k - 1) * d for k, d in zip(windows.extents, windows.dilation, strict=True)]
@@ -155,11 +152,11 @@ def _phases(
     numbers, taps = range(2, 2 + 2 * rank, 2), range(3, 3 + 2 * rank, 2)
     weight = weight.transpose(0, *numbers, 1, *taps)
     strides = [p.stride for p in found]
-    shape = data[1], columns // groups * math.prod(strides), *(p.taps for p in found)
+    weight = weight.reshape(data[1], -1, *(p.taps for p in found))
     counts = [p.positions(n) for p, n in zip(found, out[2:], strict=True)]
     after = [c - 1 - p.first - (e - 1) for c, p, e in zip(counts, found, data[2:], strict=True)]
     fitted = _fitted(x, data, [p.last for p in found], after)
-    made = _CONVOLVE[rank](fitted, _turned(weight.reshape(shape), groups), groups=groups)
+    made = _CONVOLVE[rank](fitted, _turned(weight, groups), groups=groups)
     parted = relax.op.reshape(made, [data[0], groups, *strides, columns // groups, *counts])
     order = [d for i in range(rank) for d in (3 + rank + i, 2 + i)]
     beside = relax.op.permute_dims(parted, [0, 1, 2 + rank, *order])
@@ -180,19 +177,6 @@ def _fitted(
     if any(first) or last != [*data[2:]]:
         x = relax.op.strided_slice(x, [*range(2, len(data))], first, last)
     return surrounded(x, [max(b, 0) for b in before], [max(a, 0) for a in after])
-
-
-def _side_by_side(
-    data: relax.Expr, weight: relax.Expr, given: tuple[int, ...], known: tuple[int, ...]
-) -> relax.Expr:
-    """Every position becomes a patch of the result: a product, and a transpose of its result."""
-    (n, c, *spatial), (_, o, *kernel), rank = given, known, len(given) - 2
-    matrix = relax.op.permute_dims(relax.op.reshape(weight, [c, o * math.prod(kernel)]), [1, 0])
-    columns = relax.op.reshape(data, [n, c, math.prod(spatial)])
-    patches = relax.op.reshape(relax.op.matmul(matrix, columns), [n, o, *kernel, *spatial])
-    order = [d for i in range(rank) for d in (2 + rank + i, 2 + i)]
-    apart = relax.op.permute_dims(patches, [0, 1, *order])
-    return relax.op.reshape(apart, [n, o, *(e * k for e, k in zip(spatial, kernel, strict=True))])
 
 
 def _spaced(

@@ -141,15 +141,19 @@ def _alike(chain: Chain) -> LoopRows:
 def orders(loops: Sequence[str], count: int, alike: LoopRows) -> Iterator[tuple[str, ...]]:
     """Orders of so many of some loops, each of which comes after those before it in its row of
     loops that are `alike`."""
-    if count == 0:
-        yield ()
-        return
     before = {a: set(row[:i]) for row in alike for i, a in enumerate(row)}
-    for first in loops:
-        if before.get(first, set()).isdisjoint(loops):
-            rest = [a for a in loops if a != first]
-            for others in orders(rest, count - 1, alike):
-                yield (first, *others)
+
+    def further(left: Sequence[str], count: int) -> Iterator[tuple[str, ...]]:
+        if count == 0:
+            yield ()
+            return
+        for first in left:
+            if first not in before or before[first].isdisjoint(left):
+                rest = [a for a in left if a != first]
+                for others in further(rest, count - 1):
+                    yield (first, *others)
+
+    return further(loops, count)
 
 
 def interchangeable(chain: Chain) -> LoopRows:

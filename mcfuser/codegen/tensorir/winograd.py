@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from mcfuser.codegen.tensorir.epilogue import put_mapped
@@ -259,6 +259,7 @@ def _multiply(w: Writer, tile: _Tile, at: At, j0: str) -> None:
 def _turn_back(w: Writer, s: Compute, tile: _Tile, at: At, j0: str) -> None:
     """A^T m A of every piece's numbers m, added to the product's tile."""
     o, t, lanes, half = tile.o, tile.t, w.lowering.lanes, f"{tile.name}_half"
+    width = tile.picture.width
     with w.nest([("piece_y", tile.down), ("piece_x", str(tile.across))]) as (y, x):
         piece = plus(times(y, tile.across), x)
         for v in range(o.width // lanes):
@@ -270,12 +271,14 @@ def _turn_back(w: Writer, s: Compute, tile: _Tile, at: At, j0: str) -> None:
                     w.put(f"{half}[{a}, {beside}, j] = {_sum(factors, below)}")
             with w.nest([("a", str(t.out))]) as (down,):
                 line = plus(times(y, t.out), down)
-                for b, factors in enumerate(t.back):
-                    along = plus(times(x, t.out), str(b))
-                    here = {**at, **tile.place(line, along), o.column: column(w, o, j0, v)}
-                    value = _sum(factors, [f"{half}[{down}, {u}, j]" for u in range(t.span)])
-                    with _inside_picture(w, tile, line, (along, b)), w.vector("j", lanes):
-                        _put(w, s, here, value)
+                with _only(w, line, tile.lines, tile.picture.height % t.out > 0):
+                    for b, factors in enumerate(t.back):
+                        along = plus(times(x, t.out), str(b))
+                        here = {**at, **tile.place(line, along), o.column: column(w, o, j0, v)}
+                        value = _sum(factors, [f"{half}[{down}, {u}, j]" for u in range(t.span)])
+                        cut = 0 < width % t.out <= b
+                        with _only(w, along, str(width), cut), w.vector("j", lanes):
+                            _put(w, s, here, value)
 
 
 def _put(w: Writer, s: Compute, here: At, value: str) -> None:
@@ -287,17 +290,6 @@ def _put(w: Writer, s: Compute, here: At, value: str) -> None:
     w.put(f"{place} = {value if s.buffer in w.zeroed else f'{place} + ({value})'}")
 
 
-@contextmanager
-def _inside_picture(w: Writer, tile: _Tile, line: str, place: tuple[str, int]) -> Iterator[None]:
-    """What is done where a result, at a `line` and a `place` in it with its number in its piece, is
-    one of the picture's."""
-    before, picture, out = w.depth, tile.picture, tile.o.out
-    along, number = place
-    inside = [f"{line} < {tile.lines}"] if picture.height % out else []
-    if 0 < picture.width % out <= number:
-        inside.append(f"{along} < {picture.width}")
-    for condition in inside:
-        w.put(f"if {condition}:")
-        w.depth += 1
-    yield
-    w.depth = before
+def _only(w: Writer, position: str, extent: str, cut: bool) -> AbstractContextManager[None]:
+    """What is done at a position only inside an extent, which a piece may be `cut` by."""
+    return w.block(f"if {position} < {extent}:") if cut else nullcontext()

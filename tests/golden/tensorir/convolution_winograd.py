@@ -93,7 +93,6 @@ def kernel(A_arg: T.Buffer((675,), "float32"), B_arg: T.Buffer((2560,), "float32
                             if piece_y * 2 + a < (T.min(26, 91 - (m_t * 26))) // 13:
                                 for j in T.vectorized(8):
                                     C_tile[0, 0, (piece_y * 2 + a) * 13 + piece_x * 2, j0 * 16 + j] = C_half[a, 0, j] + C_half[a, 1, j] + C_half[a, 2, j]
-                            if piece_y * 2 + a < (T.min(26, 91 - (m_t * 26))) // 13:
                                 if piece_x * 2 + 1 < 13:
                                     for j in T.vectorized(8):
                                         C_tile[0, 0, (piece_y * 2 + a) * 13 + piece_x * 2 + 1, j0 * 16 + j] = C_half[a, 1, j] - C_half[a, 2, j] - C_half[a, 3, j]
@@ -105,7 +104,6 @@ def kernel(A_arg: T.Buffer((675,), "float32"), B_arg: T.Buffer((2560,), "float32
                             if piece_y * 2 + a < (T.min(26, 91 - (m_t * 26))) // 13:
                                 for j in T.vectorized(8):
                                     C_tile[0, 0, (piece_y * 2 + a) * 13 + piece_x * 2, j0 * 16 + 8 + j] = C_half[a, 0, j] + C_half[a, 1, j] + C_half[a, 2, j]
-                            if piece_y * 2 + a < (T.min(26, 91 - (m_t * 26))) // 13:
                                 if piece_x * 2 + 1 < 13:
                                     for j in T.vectorized(8):
                                         C_tile[0, 0, (piece_y * 2 + a) * 13 + piece_x * 2 + 1, j0 * 16 + 8 + j] = C_half[a, 1, j] - C_half[a, 2, j] - C_half[a, 3, j]
