@@ -11,6 +11,7 @@ from mcfuser.lowering.tensorir.dots import QUAD
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.expression import parse
 from mcfuser.space.reference import evaluate
+from tests.support.host import needs_wide_quads
 from tests.support.pairs import paired
 from tests.support.pictures import convolution
 from tests.support.schedules import random_inputs, schedules
@@ -74,6 +75,7 @@ def test_of_convolutions_as_well(picture: tuple[int, int], out: int, last: bool)
     assert error(run(schedule, chain, knobs, flat), evaluate(chain, known)) < 1e-5
 
 
+@needs_wide_quads
 @pytest.mark.parametrize("m", [16, 21])
 def test_of_products_of_bytes_as_well(m: int) -> None:
     """Scaled, shifted, rounded and stored as bytes again."""

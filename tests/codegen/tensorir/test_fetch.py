@@ -10,12 +10,12 @@ import pytest
 from mcfuser.chain import Chain
 from mcfuser.codegen.tensorir import generate
 from mcfuser.codegen.tensorir.fetch import AHEAD, FIRST_CACHE
-from mcfuser.devices.cpu import unmeasured_cpu
-from mcfuser.lowering.tensorir.dots import QUAD, longest
+from mcfuser.lowering.tensorir.dots import QUAD
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.micro import FIRST, PRIVATE
 from mcfuser.space.expression import parse
 from mcfuser.space.schedule import Schedule
+from tests.support.host import needs_wide_quads
 from tests.support.matrices import matrix
 from tests.support.pictures import convolution
 from tests.support.schedules import schedules
@@ -82,10 +82,6 @@ def winograd() -> Schedule:
     return schedules(chain, parse("mn.kist"), tiles)
 
 
-HOST = unmeasured_cpu()
-FAST = HOST.bits == 512 and longest(HOST) == QUAD
-
-
 @pytest.mark.parametrize(
     ("schedule", "knobs"),
     [
@@ -94,7 +90,7 @@ FAST = HOST.bits == 512 and longest(HOST) == QUAD
         (winograd(), TensorirKnobs(6, 2, 8, winograd=2)),
         pytest.param(
             tiled(product(77, 50, "int8"), 20), TensorirKnobs(8, 2, 16, dots=QUAD),
-            marks=pytest.mark.skipif(not FAST, reason="this CPU has no vpdpbusd of 512 bits"),
+            marks=needs_wide_quads,
         ),
     ],
     ids=["float32", "float16", "winograd", "dots"],

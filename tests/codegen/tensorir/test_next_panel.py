@@ -11,12 +11,12 @@ from mcfuser.chain import BYTES, Chain, from_json
 from mcfuser.codegen.tensorir import generate
 from mcfuser.codegen.tensorir.fetch import PRIVATE_CACHE
 from mcfuser.devices.amx import matrix_unit
-from mcfuser.devices.cpu import unmeasured_cpu
-from mcfuser.lowering.tensorir.dots import QUAD, longest
+from mcfuser.lowering.tensorir.dots import QUAD
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.micro import LINE
 from mcfuser.space.expression import parse
 from mcfuser.space.schedule import Schedule
+from tests.support.host import needs_wide_quads
 from tests.support.matrices import matrix
 from tests.support.schedules import schedules
 from tests.support.tensorir_agree import drawn_arrays, run
@@ -25,11 +25,8 @@ from tests.support.tensorir_walk import touched
 KNOBS = TensorirKnobs(8, 2, 16)
 QUADS = TensorirKnobs(8, 2, 16, dots=QUAD)
 MATRIX = TensorirKnobs(8, 2, 16, matrix=True)
-HOST = unmeasured_cpu()
 NEEDS = {
-    "bytes": pytest.mark.skipif(
-        HOST.bits != 512 or longest(HOST) != QUAD, reason="this CPU has no vpdpbusd of 512 bits"
-    ),
+    "bytes": needs_wide_quads,
     "matrix unit": pytest.mark.skipif(not matrix_unit(), reason="this CPU has no usable AMX"),
 }
 
