@@ -18,6 +18,7 @@ from mcfuser.space.bounds import bounded
 from mcfuser.space.ends import marked
 from mcfuser.space.expression import Expression
 from mcfuser.space.nest import SPLIT, Nest, Site, computed, freeze, items
+from mcfuser.space.nesting import Nesting, nesting
 from mcfuser.space.program import Program
 from mcfuser.space.statement import (
     Buffer,
@@ -48,7 +49,7 @@ def place(
     the paper's section III-B. `split` names the loop whose iterations are divided into parts that
     are combined afterwards. Raises Illegal where the results of parts cannot be combined.
     """
-    return finished(program, *drawn(program, expression, dead, move, split))
+    return finished(program, *drawn(program, nesting(program, expression, dead, split), move))
 
 
 def finished(
@@ -59,26 +60,25 @@ def finished(
 
 
 def drawn(
-    program: Program,
-    expression: Expression,
-    dead: Collection[str] = (),
-    move: bool = True,
-    split: str | None = None,
+    program: Program, loops: Nesting, move: bool = True
 ) -> tuple[tuple[Buffer, ...], tuple[Statement, ...]]:
-    """Buffers and statements as `place` gives them, which also raises the same, but without what
-    follows from them (`finished`): two are equal where these are."""
+    """Buffers and statements of a chain whose operators have these loops around them, as `place`
+    gives them, but without what follows from them (`finished`): two are equal where these are.
+
+    Raises Illegal where the results of parts cannot be combined.
+    """
     unshared = frozenset[str]()
     while True:
-        placing = _Placing(program, expression, frozenset(dead), move, split, unshared)
+        placing = _Placing(program, loops, move, unshared)
         try:
-            for operator in program.chain.operators:
-                placing.add(operator)
+            for operator, its in zip(program.chain.operators, loops.loops, strict=True):
+                placing.add(operator, its)
         except _Stale as stale:
             unshared |= {stale.map}
             continue
         break
     placing.combine()
-    return placing.buffers(), freeze(placing.root, set(program.batch) | set(expression.grid))
+    return placing.buffers(), freeze(placing.root, set(loops.grid))
 
 
 class _Stale(Exception):
@@ -94,18 +94,12 @@ class _Placing:
     """The tree while operators are added to it, in the order in which they can run."""
 
     def __init__(
-        self,
-        program: Program,
-        expression: Expression,
-        dead: frozenset[str],
-        move: bool,
-        split: str | None,
-        unshared: frozenset[str],
+        self, program: Program, loops: Nesting, move: bool, unshared: frozenset[str]
     ) -> None:
         self.unshared = unshared
         self.moved: dict[str, list[Nest]] = {}
-        self.program, self.expression, self.dead, self.move = program, expression, dead, move
-        self.split = split
+        self.program, self.grid, self.move = program, loops.grid, move
+        self.split = loops.split
         self.chain = program.chain
         self.root = Nest(None)
         self.sites: dict[str, Site] = {}
@@ -114,31 +108,9 @@ class _Placing:
 
     # --- loops
 
-    def grid(self) -> tuple[str, ...]:
-        alive = tuple(a for a in self.expression.grid if a not in self.dead)
-        return self.program.batch + alive
-
-    def loops(self, o: Operator) -> tuple[str, ...]:
-        """The loops around an operator: up to its rightmost related one (section III-B)."""
-        path = [a for a in self.expression.path(o.related) if a not in self.dead]
-        path = path[len([a for a in self.expression.grid if a not in self.dead]) :]
-        while path and path[-1] not in o.related:
-            path.pop()
-        finished = {a for p in self.program.ancestors[o.out] for a in self.chain.operator(p).over}
-        inside = False
-        kept: list[str] = []
-        for a in path:
-            if a in o.related or (a not in finished and not inside):
-                kept.append(a)
-            inside = inside or a in o.over
-        if self.split in kept[1:]:
-            raise Illegal(f"the loop over '{self.split}' is not the outermost one below the grid")
-        parts = [self.split + SPLIT] if self.split is not None and self.split in kept else []
-        return (*self.grid(), *parts, *kept)
-
     def block(self, loops: Sequence[str]) -> int:
         """How many loops make the block in which a statement runs: those of the grid, and parts."""
-        grid = len(self.grid())
+        grid = len(self.grid)
         return grid + any(a.endswith(SPLIT) for a in loops[grid : grid + 1])
 
     def nests(self, o: Operator, loops: Sequence[str]) -> tuple[Nest, ...]:
@@ -185,8 +157,7 @@ class _Placing:
 
     # --- statements
 
-    def add(self, o: Operator) -> None:
-        loops = self.loops(o)
+    def add(self, o: Operator, loops: tuple[str, ...]) -> None:
         nests = self.nests(o, loops)
         for r in sources(o):
             if any(n not in nests for n in self.moved.get(r.tensor, ())):
@@ -302,7 +273,7 @@ class _Placing:
         parts."""
         if self.split is None:
             return
-        depth = len(self.grid())
+        depth = len(self.grid)
         inside = [s for s in self.sites.values() if self.split + SPLIT in s.loops]
         nests = {id(s.nests[depth + 1]): s.nests for s in inside}
         if len(nests) != 1:

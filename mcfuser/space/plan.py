@@ -17,6 +17,7 @@ from mcfuser.chain import BYTES, Chain
 from mcfuser.expr import Affine
 from mcfuser.space.count import calls
 from mcfuser.space.expression import Expression, loop_axes
+from mcfuser.space.nesting import Nesting, nesting
 from mcfuser.space.place import drawn, finished
 from mcfuser.space.program import Program
 from mcfuser.space.schedule import Schedule
@@ -61,9 +62,14 @@ class Plan:
         return loop_axes(self.program.chain)
 
     @cached_property
+    def nesting(self) -> Nesting:
+        """The loops around each operator: plans of one program with equal ones are equal."""
+        return nesting(self.program, self.expression, self.dead, self.split)
+
+    @cached_property
     def drawn(self) -> tuple[tuple[Buffer, ...], tuple[Statement, ...]]:
         """The plan's buffers, and its statements before they are finished (place.drawn)."""
-        return drawn(self.program, self.expression, self.dead, split=self.split)
+        return drawn(self.program, self.nesting)
 
     @cached_property
     def placed(self) -> tuple[tuple[Buffer, ...], tuple[Statement, ...]]:

@@ -26,6 +26,9 @@ GRANULE = 16
 """Tile sizes are multiples of it (tensor cores need 16 x 16 x 16), and the extent itself."""
 SIDE = 256
 """Positions along the short axes of one side of a product that are a tile at any rate."""
+FINE, COARSE = 1 << 12, 256
+"""Tile sizes above the first are multiples of the second: of 65,536 positions along two axes there
+would be 16 million pairs of tiles."""
 LARGEST = 1 << 16
 """The largest tile that is not a whole extent: a row of so many numbers fills a block's memory."""
 PADDING = 0.05
@@ -79,9 +82,10 @@ class Space:
 
 def tile_sizes(extent: int, small: Sequence[int] = ()) -> tuple[int, ...]:
     """Multiples of 16 below the extent, and the extent: ceil(extent / 16) of them, fewer where that
-    is above LARGEST; before them, the `small` ones below it."""
-    multiples = range(GRANULE, min(extent, LARGEST + 1), GRANULE)
-    return (*(n for n in small if n < extent), *multiples, extent)
+    is above FINE; before them, the `small` ones below it."""
+    fine = range(GRANULE, min(extent, FINE + 1), GRANULE)
+    coarse = range(FINE + COARSE, min(extent, LARGEST + 1), COARSE)
+    return (*(n for n in small if n < extent), *fine, *coarse, extent)
 
 
 def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
@@ -232,10 +236,20 @@ def fast_memory(whole: Space, device: Device) -> Space:
     Where none do, those that need least stay. Of more than MOST, the axes with the most sizes have
     fewer.
     """
-    every = [(plan, tiles, footprint(plan, tiles)) for plan, tiles in _plans(whole)]
+    known: dict[tuple[object, ...], Ints] = {}
+    every = [(plan, tiles, _footprint(plan, tiles, known)) for plan, tiles in _plans(whole)]
     limit = max(SLACK * device.fast, min(float(needs.min()) for _, _, needs in every))
     tables = [(plan, tiles[needs <= limit]) for plan, tiles, needs in every]
     return _thinned(whole, [(p, t) for p, t in tables if len(t)])
+
+
+def _footprint(plan: Plan, tiles: Ints, known: dict[tuple[object, ...], Ints]) -> Ints:
+    """The same as `footprint`, once for equal plans of equal tiles: a chain of eight loops has
+    fifteen plans for each that differs."""
+    key = plan.nesting, plan.dead
+    if key not in known:
+        known[key] = footprint(plan, tiles)
+    return known[key]
 
 
 def _thinned(whole: Space, tables: list[tuple[Plan, Ints]]) -> Space:
@@ -257,8 +271,11 @@ def _thinned(whole: Space, tables: list[tuple[Plan, Ints]]) -> Space:
 def distinct(whole: Space) -> Space:
     """The space with plans of equal statements merged: `mh.nk` and `mh.kn` are one where k is
     dead. Candidates are equal when their statements and tiles are."""
-    merged: dict[object, tuple[Plan, Ints]] = {}
+    nested: dict[object, tuple[Plan, Ints]] = {}
     for plan, tiles in whole.tables or ():
+        nested.setdefault((plan.nesting, plan.dead), (plan, tiles))
+    merged: dict[object, tuple[Plan, Ints]] = {}
+    for plan, tiles in nested.values():
         merged.setdefault(plan.drawn, (plan, tiles))
     return replace(whole, tables=tuple(merged.values()))
 
@@ -296,10 +313,13 @@ def _plans(whole: Space) -> Iterator[tuple[Plan, Ints]]:
     if not whole.dead_loops:
         alive = np.broadcast_to(np.asarray(extents) > 1, tiles.shape)
     code = alive @ (1 << np.arange(len(extents)))
+    each = {
+        frozenset(a for i, a in enumerate(whole.axes) if not value >> i & 1): tiles[code == value]
+        for value in np.unique(code)
+    }
     for expression in whole.expressions:
-        for value in np.unique(code):
-            dead = [a for i, a in enumerate(whole.axes) if not value >> i & 1]
-            yield Plan(whole.program, expression, frozenset(dead)), tiles[code == value]
+        for dead, kept in each.items():
+            yield Plan(whole.program, expression, dead), kept
 
 
 Rule = Callable[[Space, Device], Space]

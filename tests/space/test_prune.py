@@ -19,9 +19,12 @@ from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.space.expression import parse, tilings
 from mcfuser.space.interpret import interpret
-from mcfuser.space.plan import Plan, blocks, footprint
+from mcfuser.space.plan import Ints, Plan, blocks, footprint
 from mcfuser.space.program import program
 from mcfuser.space.prune import (
+    COARSE,
+    FINE,
+    LARGEST,
     MOST,
     RULES,
     SLACK,
@@ -41,7 +44,7 @@ from mcfuser.space.prune import (
     windows,
 )
 from mcfuser.space.reference import evaluate
-from tests.support.chains import LINES, depthwise, named
+from tests.support.chains import LINES, chain, depthwise, named
 from tests.support.paths import CHAINS
 from tests.support.pictures import convolution
 from tests.support.random_chains import cases
@@ -98,13 +101,23 @@ def test_counting_takes_no_time() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(1, 5000))
+@given(st.integers(1, FINE))
 def test_tile_sizes_are_multiples_of_16_and_the_extent(extent: int) -> None:
     sizes = tile_sizes(extent)
     assert len(sizes) == ceil(extent / 16)
     assert sizes[-1] == extent
     assert all(t % 16 == 0 and t < extent for t in sizes[:-1])
     assert list(sizes) == sorted(set(sizes))
+
+
+def test_long_axes_have_fewer_sizes() -> None:
+    """Of 110,592 positions along two axes there would be 16 million pairs of tiles."""
+    sizes = tile_sizes(110_592, (1, 2))
+    assert sizes[:3] == (1, 2, 16) and sizes[-2:] == (LARGEST, 110_592)
+    assert [t for t in sizes if t <= FINE] == [1, 2, *range(16, FINE + 1, 16)]
+    assert [t for t in sizes if t > FINE][:2] == [FINE + COARSE, FINE + 2 * COARSE]
+    assert len(sizes) < 510
+    assert tile_sizes(FINE + 1)[-2:] == (FINE, FINE + 1)
 
 
 def test_axes_that_no_product_has_may_be_taken_by_the_row() -> None:
@@ -316,14 +329,38 @@ def test_rule_4_keeps_every_other_size_of_the_longest_axes_where_too_many_fit(
 ) -> None:
     most = MOST // 8
     monkeypatch.setattr("mcfuser.space.prune.MOST", most)
-    narrowed = padding(deduplicate(space(gemm(1, 24_000, 24_000, 16, 16)), A100), A100)
+    narrowed = padding(deduplicate(space(gemm(1, 24_000, 24_000, 64, 64)), A100), A100)
     limited = fast_memory(narrowed, replace(A100, fast=10**12))
     assert most // 8 < limited.candidates <= most < MOST < narrowed.candidates
     for before, after in zip(narrowed.options, limited.options, strict=True):
-        assert set(before) >= set(after) and (len(before) < 9 or 64 < len(after) < len(before))
+        assert set(before) >= set(after) and (len(before) < 9 or 16 < len(after) < len(before))
         assert {t for t in before if t & (t - 1) == 0} | {before[-1]} <= set(after)
     used = {tuple(row) for _, tiles in limited.tables or () for row in tiles.tolist()}
     assert used == set(every(*limited.options))
+
+
+def test_rule_4_looks_once_at_plans_that_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most expressions of eight loops differ in loops of one trip alone."""
+    looked = []
+
+    def counted(plan: Plan, tiles: Ints) -> Ints:
+        looked.append(plan)
+        return footprint(plan, tiles)
+
+    monkeypatch.setattr("mcfuser.space.prune.footprint", counted)
+    extents = {"m": 2, "i": 2, "j": 2, "l": 32, "n": 2, "p": 2, "k": 32}
+    out = "mijlnp"
+    upsampled = chain(extents, {"X": "knp", "W": "kmijl"},
+                      [f"C[{', '.join(out)}] = sum[k] X[k, n, p] * W[k, m, i, j, l]"])  # fmt: skip
+    left = fast_memory(padding(deduplicate(space(upsampled), A100), A100), A100)
+    assert left.tables is not None
+    assert len(looked) * 3 < len(left.tables)
+    limit = SLACK * A100.fast
+    for plan, tiles in left.tables[::97]:
+        assert (footprint(plan, tiles) <= limit).all()
+        dead = [i for i, a in enumerate(plan.axes) if a in plan.dead]
+        assert (tiles[:, dead] == [upsampled.size(plan.axes[i]) for i in dead]).all()
+    assert {p.drawn for p, _ in distinct(left).tables or ()} == {p.drawn for p, _ in left.tables}
 
 
 # --- equal candidates -----------------------------------------------------------------------
