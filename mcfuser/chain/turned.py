@@ -1,10 +1,14 @@
-"""Turns matrix products whose left operand is constant, where the rows of the right one lie badly.
+"""Turns matrix products with constants, where the other operand lies badly.
 
 A convolution of single positions multiplies weights by columns of data, one for each position. On a
 CPU vectors lie along the columns: with 7 x 7 positions they are padded, and each row of the data
 begins at another place of a cache line. Turned, positions are rows, and columns are those of the
 weights, which are laid out when a model is compiled. What is stored lies apart then, but there is
 one such element for each sum.
+
+Of several pictures, positions are rows, since the weights have no axis of the pictures. Turned,
+they are columns, as those of one picture are: 128 channels to 1,024, of 4 pictures of 1,024
+positions, take 7.7 ms instead of 12 (an EPYC with AVX2, two cores, 2026-11-28).
 """
 
 from __future__ import annotations
@@ -26,13 +30,15 @@ LINE = 64
 
 def turned(chain: Chain) -> Chain:
     """The chain whose products with a constant left operand have it on the right, where the rows of
-    the other one are short and end within a cache line. It computes the same elements of the same
-    arrays; where an extent is known at run time only, it is the chain itself."""
+    the other one are short and end within a cache line, and those with one on the right have it on
+    the left, where rows of both the other operand and the result lie side by side, and are long. It
+    computes the same elements of the same arrays; where an extent is known at run time only, it is
+    the chain itself."""
     if any(not isinstance(a.extent, int) for a in chain.axes):
         return chain
-    for o in chain.operators:
-        roles = product(o)
-        if roles is not None and _badly(chain, roles):
+    for name in [o.out for o in chain.operators]:
+        roles = product(chain.operator(name))
+        if roles is not None and (_badly(chain, roles) or _across(chain, roles)):
             chain = _first(chain, roles.columns, roles.batch)
     return chain
 
@@ -43,7 +49,27 @@ def _badly(chain: Chain, roles: Product) -> bool:
     if not roles.rows or not left.constant or right.constant or right.name not in chain.inputs:
         return False
     beside = {*roles.columns} & {*contiguous_axes(chain, roles.right)}
-    return any(n < FEW and n * BYTES[right.dtype] % LINE for n in map(chain.size, beside))
+    return any(_short(chain.size(a), right) for a in beside)
+
+
+def _across(chain: Chain, roles: Product) -> bool:
+    """Whether vectors of a product's columns would lie across memory, and those of its rows along
+    it."""
+    left, right = (chain.tensor(r.tensor) for r in (roles.left, roles.right))
+    if not roles.columns or not right.constant or left.constant:
+        return False
+    read = left.name in chain.inputs
+    along = contiguous_axes(chain, roles.left) if read else chain.operator(left.name).axes[-1:]
+    beside = {*roles.rows} & {*along}
+    for name in chain.outputs:
+        named = zip(chain.operator(name).axes, strides_of(chain, name), strict=True)
+        beside &= {a for a, stride in named if stride == 1}
+    return any(not _short(chain.size(a), left) for a in beside)
+
+
+def _short(columns: int, tensor: Tensor) -> bool:
+    """Whether a tensor's rows of so many elements are few for vectors, and end within a line."""
+    return columns < FEW and columns * BYTES[tensor.dtype] % LINE != 0
 
 
 def _first(chain: Chain, columns: tuple[str, ...], batch: tuple[str, ...]) -> Chain:

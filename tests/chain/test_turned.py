@@ -66,6 +66,52 @@ def test_a_batch_stays_in_front() -> None:
     assert same(c).operators[0].axes == ("b", "n", "m")
 
 
+def pictures(positions: int = 64, **changes: object) -> Chain:
+    """Two products in a row of weights with several pictures, whose positions lie side by side."""
+    return from_json({
+        "axes": {"b": 3, "m": 24, "n": positions, "k": 16, "h": 8},
+        "tensors": {
+            "A": {"shape": ["m", "k"], "constant": True},
+            "B": {"shape": ["b", "k", "n"]},
+            "D": {"shape": ["h", "m"], "constant": True},
+        },
+        "operators": ["C[b, m, n] = sum[k] A[m, k] * B[b, k, n]",
+                      "P[b, m, n] = max(C[b, m, n], 0.0)",
+                      "E[b, h, n] = sum[m] D[h, m] * P[b, m, n]"],
+        **changes,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("positions", [64, 257])
+def test_positions_of_several_pictures_are_columns_as_those_of_one(positions: int) -> None:
+    one = same(pictures(positions))
+    assert [o.axes for o in one.operators] == [("m", "b", "n"), ("m", "b", "n"), ("h", "b", "n")]
+    every = [product(o) for o in (one.operators[0], one.operators[2])]
+    assert [r.left.tensor for r in every if r is not None] == ["A", "D"]
+    assert all(r is not None and r.columns == ("b", "n") for r in every)
+    assert one.tensor("E").strides == (positions, 8 * positions, 1)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pictures(49),  # of few positions, which end within a line
+        pictures(operators=["C[b, m, n] = sum[k] A[m, k] * B[b, k, n]"],
+                 tensors={"A": {"shape": ["m", "k"], "constant": True},
+                          "B": {"shape": ["b", "k", "n"], "strides": [1024, 1, 16]}}),
+        pictures(operators=["C[b, m, n] = sum[k] A[m, k] * B[b, k, n]"],
+                 tensors={"A": {"shape": ["m", "k"], "constant": True},
+                          "B": {"shape": ["b", "k", "n"]},
+                          "C": {"shape": ["b", "m", "n"], "strides": [1536, 1, 24]}}),
+        pictures(operators=["C[b, m, n] = sum[k] A[m, k] * B[b, k, n]"],
+                 tensors={"A": {"shape": ["m", "k"]}, "B": {"shape": ["b", "k", "n"]}}),
+    ],
+    ids=["short", "read across", "stored across", "no weights"],
+)  # fmt: skip
+def test_positions_of_several_pictures_stay_rows(kept: Chain) -> None:
+    assert turned(kept) is kept
+
+
 @pytest.mark.parametrize(
     "kept",
     [

@@ -104,13 +104,16 @@ def test_panels_lie_in_columns_that_they_fill(
 
 
 @pytest.mark.parametrize(("rows", "depth", "apart", "lie"), [
-    (64, 512, 768, False), (64, 512, 2304, False), (31, 512, 768, True), (64, 64, 2304, True),
-    (64, 66, 2304, False), (64, 512, 64, True), (64, 512, 126, True), (64, 512, 130, False),
+    (64, 512, 768, False), (64, 512, 2304, False), (31, 512, 768, True), (64, 64, 2000, True),
+    (64, 66, 2000, False), (64, 512, 64, True), (64, 512, 126, True), (64, 512, 130, False),
+    (64, 8, 1024, True), (64, 9, 1024, False), (64, 32, 768, True), (64, 33, 768, False),
+    (31, 9, 1024, True), (64, 64, 1040, True), (64, 33, 256, False), (64, 256, 128, True),
 ])  # fmt: skip
 def test_rows_that_lie_far_apart_are_copied_for_many(
     rows: int, depth: int, apart: int, lie: bool
 ) -> None:
-    """Where they are of more pages than a core knows the places of: 64 of 4,096 bytes."""
+    """Where they are of more pages than a core knows the places of, 64 of 4,096 bytes, or where its
+    first cache has more than eight in one place."""
     document = {
         "axes": {"m": 128, "n": 64, "k": 512},
         "tensors": {"A": {"shape": ["m", "k"]},
