@@ -42,4 +42,6 @@ def surrounded(
 ) -> relax.Expr:
     """Data [n, c, ..] with a number around them, so often in each spatial dimension."""
     width = [n for pair in zip(before, after, strict=True) for n in pair]
+    if not any(width):
+        return data
     return relax.op.nn.pad(data, [0, 0, 0, 0, *width], pad_value=value)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mcfuser.chain import products
+from mcfuser.graph.load import load
 from tests.support.computed_naively import agreed
 from tests.support.nets import Net
 
@@ -162,6 +163,19 @@ def test_a_transposed_convolution_is_a_product_over_windows(case: str, tmp_path:
     out = net.op("ConvTranspose", x, net.weight(*weight), bias, **attributes)
     parted = agreed(net.model(out), tmp_path)
     assert len(parted.products) == 1 and parted.products[0].chain is not None
+
+
+@pytest.mark.parametrize("kind", ["ConvTranspose", "MaxPool"])
+def test_no_zeros_are_written_where_there_are_none(kind: str) -> None:
+    """They would be a copy of the data."""
+    net = Net()
+    x = net.input("x", 1, 4, 6, 6)
+    if kind == "ConvTranspose":
+        net.op("ConvTranspose", x, net.weight(4, 6, 2, 2), strides=[2, 2])
+    else:
+        net.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    module = load(net.model(output(net)).SerializeToString(), {}).module
+    assert "nn.pad" not in module.script()
 
 
 def test_each_channel_is_enlarged_by_itself(tmp_path: Path) -> None:
