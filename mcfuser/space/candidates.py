@@ -25,6 +25,9 @@ Estimate = Callable[[Plan, Ints, Columns, Device], Floats]
 MANY = 1 << 19
 """Candidates of which no more are looked at one by one than are promising: two products whose
 weights fill no block have a million, and to list and to price them takes four seconds."""
+MOST = 1 << 17
+"""Promising candidates: a norm of 16 x 110,592 elements, whose tiles all move the same bytes, had
+900,000, which took 11 seconds to look at."""
 NEAR = 2.0
 """Tiles are promising up to this multiple of the least time. Of 14 chains with 4,000 tiles or more
 (H200, benchmarks/gpu.py's suites, 2026-11-25), 2 to 21 % are, the 20 best candidates of each have
@@ -74,17 +77,22 @@ class Candidates:
 def promising(space: Space, table: KnobTable, feasible: Feasible, estimate: Estimate) -> Space:
     """A space that rule 4 has tabled, where it has more than MANY candidates without the tiles that
     are expected to take NEAR times the least or longer, while all knobs but the first have their
-    defaults."""
+    defaults; and of the others, which may be as many where only memory counts, those that are
+    expected to take least, in MOST candidates."""
     tables = space.tables or ()
     if sum(len(tiles) for _, tiles in tables) * len(table) <= MANY:
         return space
     plain = KnobTable(table.kind, table.device, plain=True)
     times = [_least(plan, tiles, plain, feasible, estimate) for plan, tiles in tables]
-    limit = NEAR * min((float(t.min()) for t in times if len(t)), default=float("inf"))
-    if limit == float("inf"):  # none is feasible with them
+    every = np.concatenate(times)
+    best = np.argsort(every, kind="stable")[: max(1, MOST // len(table))]
+    if not np.isfinite(every[best[0]]):  # none is feasible with them
         return space
-    near = [(plan, tiles[t < limit]) for (plan, tiles), t in zip(tables, times, strict=True)]
-    return replace(space, tables=tuple((plan, tiles) for plan, tiles in near if len(tiles)))
+    near = np.zeros(len(every), bool)
+    near[best] = every[best] < NEAR * every[best[0]]
+    each = np.split(near, np.cumsum([len(t) for t in times])[:-1])
+    left = [(plan, tiles[kept]) for (plan, tiles), kept in zip(tables, each, strict=True)]
+    return replace(space, tables=tuple((plan, tiles) for plan, tiles in left if len(tiles)))
 
 
 def _least(

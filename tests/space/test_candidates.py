@@ -117,6 +117,18 @@ def test_of_many_candidates_those_with_tiles_near_the_best_are_promising(
 
 
 @pytest.mark.usefixtures("few")
+def test_of_many_promising_ones_the_best_stay(
+    found: Candidates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = sorted(sum(tiles) for _, tiles in tabled(found.space))
+    for most in (1, 2, 40):
+        monkeypatch.setattr("mcfuser.space.candidates.MOST", SETTINGS * most)
+        left = promising(found.space, KnobTable(OneKnob, H200), all_feasible, by_tiles)
+        assert sorted(sum(tiles) for _, tiles in tabled(left)) == every[:most]
+    assert every[0] == every[1]
+
+
+@pytest.mark.usefixtures("few")
 def test_tiles_that_no_plain_settings_allow_are_not_promising(found: Candidates) -> None:
     def large(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> np.ndarray:
         return tiles.sum(axis=1) > 150
