@@ -63,6 +63,9 @@ class ModelTuning:
     place: ChainPlace | None = None
     planned: int = 1
     searches: int = 1
+    part: float = 1.0
+    """What the chain that is searched for weighs of all that are still to come, for each of its
+    searches."""
     give_up: float = math.inf
     """When the model chooses no more kernels (time.monotonic)."""
     share: float = 60.0
@@ -75,11 +78,12 @@ class ModelTuning:
         return self.worker.refused(self.deadline) is None
 
     def tune(self, chain: Chain) -> Tuned:
-        """Tunes within a share of the time that is left for the searches still to come: an equal
-        one, unless that is too short (`short`)."""
+        """Tunes within a share of the time that is left for the searches still to come: half of it
+        is shared equally and half by what their chains weigh (`part`), unless an equal share is too
+        short (`short`)."""
         now = time.monotonic()
         left = max(0.0, self.deadline - now)
-        share = left / max(1, self.searches)
+        share = left * (1 / max(1, self.searches) + self.part) / 2
         if self.short:
             share = _share(left, self.searches, self.useful)
         self.searches -= 1
@@ -181,9 +185,11 @@ def decide_all(
     """One decision for each distinct chain, of which so many were decided `before`. Those that
     weigh most, in all their places, are decided first, so that what is left without time is what
     matters least."""
-    found = sorted(
-        places(matches).values(), key=lambda same: -len(same) * weight(same[0].chain, run.device)
-    )
+    weighed = [
+        (len(same) * weight(same[0].chain, run.device), same) for same in places(matches).values()
+    ]
+    weighed.sort(key=lambda pair: -pair[0])
+    weights, found = [w for w, _ in weighed], [same for _, same in weighed]
     distinct = {same[-1].chain.key: same[-1].chain for same in found}
     alone = [len(unfused_cut(chain)) for chain in distinct.values()]
     searches = [1 + n if n > 1 else 1 for n in alone]
@@ -199,6 +205,8 @@ def decide_all(
         together = not short or worth[key]
         if not together:
             run.searches = sum(alone[at:])
+        pieces = searches[at] if together else alone[at]
+        run.part = weights[at] / sum(weights[at:]) / pieces
         for each in chains[at : at + AHEAD]:
             run.begin_ahead(each, not short or worth[each.key])
         decisions[key] = decide(

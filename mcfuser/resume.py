@@ -28,8 +28,8 @@ def resume(
 ) -> dict[str, Decision]:
     """The decisions, with better kernels where a search that goes on finds some.
 
-    Those of the kernels that take longest, in all their places, go on first, each for an equal
-    share of the time that is left.
+    Those of the kernels that take longest, in all their places, go on first, each for a share of
+    the time that is left (ModelTuning.tune).
     """
     found, begun, pending = dict(decisions), run.share, cut_short(matches, decisions)
     for at, each in enumerate(pending):
@@ -39,6 +39,7 @@ def resume(
         kept = found[each.key].kept
         assert kept is not None
         run.place, run.searches = None, max(1, min(len(pending) - at, int(left / run.useful)))
+        run.part = each.seconds / sum(e.seconds for e in pending[at : at + run.searches])
         run.share = begun + left / run.searches
         chain, before = kept.chains[each.number], kept.kernels[each.number]
         after = run.tune(chain)

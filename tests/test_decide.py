@@ -14,7 +14,7 @@ from mcfuser import compile as compiling
 from mcfuser import decide as deciding
 from mcfuser import whole
 from mcfuser.build import DecidedModel, build
-from mcfuser.chain import Chain, flops, unfused_cut
+from mcfuser.chain import Chain, flops, gemm, unfused_cut
 from mcfuser.compile import CompiledModel, compile_model
 from mcfuser.decide import ModelTuning
 from mcfuser.devices.catalogue import device_named
@@ -154,6 +154,50 @@ def test_short_time_is_spent_on_what_weighs_most_and_the_model_chooses_the_rest(
     assert left > 0 and deciding._share(8.0, 9, useful) == useful
     assert deciding._share(useful, 1, useful) == useful
     assert deciding._share(useful, 1, 2 * useful) == 0.0
+
+
+def test_half_of_the_time_is_shared_by_what_chains_weigh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three searches the first one is for 3/4 of all that weighs; alone, one has all time."""
+    shares = []
+
+    def tune(*given: Any) -> None:
+        shares.append(given[6] - time.monotonic())
+
+    monkeypatch.setattr(deciding, "tune", tune)
+    now, worker = time.monotonic(), StandIn(CPU)
+    run = ModelTuning(CPU, MemoryCache(), QUICK, unheard, worker, now + 1200, 5.0, searches=3)
+    run.part = 0.75
+    chain = gemm(1, 16, 16, 16, 16)
+    run.tune(chain)
+    assert shares == [pytest.approx(1200 * (1 / 3 + 3 / 4) / 2, abs=1)]
+    assert run.searches == 2
+    run = ModelTuning(CPU, MemoryCache(), QUICK, unheard, worker, now + 1200, 5.0)
+    run.tune(chain)
+    assert shares[1] == pytest.approx(1200, abs=1)
+
+
+def test_a_chain_weighs_what_it_computes_in_all_its_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the parts of those still to come; a chain of two products is searched for three times."""
+    net = Net()
+    wide = net.op("MatMul", net.input("x", 64, 512), net.weight(512, 512))
+    pair = net.op("MatMul", net.op("MatMul", net.input("y", 64, 64), net.weight(64, 64)),
+                  net.weight(64, 16))  # fmt: skip
+    told = []
+
+    def decide(chain: Chain, device: object, search: Any, *_: object) -> Decision:
+        told.append((len(unfused_cut(chain)), search.__self__.part))
+        return Decision(unfused_cut(chain), None, (), (), "noted")
+
+    monkeypatch.setattr(deciding, "decide", decide)
+    monkeypatch.setattr(deciding, "weight", lambda chain, device: float(flops(chain)))
+    model = net.model(wide, pair).SerializeToString()
+    compile_model(model, device_named("h200"), MemoryCache(), QUICK, {})
+    (first, part), (second, last) = told
+    assert (first, second) == (1, 2)
+    assert part == pytest.approx(64 * 512 * 512 / (64 * 512 * 512 + 64 * 64 * 80))
+    assert last == pytest.approx(1 / 3)
 
 
 def test_time_is_short_where_the_searches_to_come_would_measure_nothing() -> None:
