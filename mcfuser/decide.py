@@ -79,13 +79,16 @@ class ModelTuning:
 
     def tune(self, chain: Chain) -> Tuned:
         """Tunes within a share of the time that is left for the searches still to come: half of it
-        is shared equally and half by what their chains weigh (`part`), unless an equal share is too
-        short (`short`)."""
+        is shared equally and half by what their chains weigh (`part`). Where an equal share is too
+        short (`short`), only the first ones have one."""
         now = time.monotonic()
         left = max(0.0, self.deadline - now)
-        share = left * (1 / max(1, self.searches) + self.part) / 2
+        weighed = left * self.part / 2
         if self.short:
             share = _share(left, self.searches, self.useful)
+            share = max(share, weighed) if share else 0.0
+        else:
+            share = weighed + left / max(1, self.searches) / 2
         self.searches -= 1
 
         def tell(told: Progress | Note) -> None:

@@ -174,6 +174,11 @@ def test_half_of_the_time_is_shared_by_what_chains_weigh(monkeypatch: pytest.Mon
     run = ModelTuning(CPU, MemoryCache(), QUICK, unheard, worker, now + 1200, 5.0)
     run.tune(chain)
     assert shares[1] == pytest.approx(1200, abs=1)
+    run = ModelTuning(CPU, MemoryCache(), QUICK, unheard, worker, now + 1200, 5.0, searches=1000)
+    for part, share in ((0.75, 1200 * 0.75 / 2), (0.001, deciding.USEFUL)):
+        run.part = part
+        run.tune(chain)
+        assert run.short and shares[-1] == pytest.approx(share, abs=1)
 
 
 def test_a_chain_weighs_what_it_computes_in_all_its_places(

@@ -71,7 +71,7 @@ def over_window(chain: Chain, operator: Operator) -> bool:
         return False
     extents = [chain.extent(a) for a in roles.depth]
     few = math.prod(e if isinstance(e, int) else WINDOW + 1 for e in extents) <= WINDOW
-    return few and any(_overlaps(chain, r) for r in (roles.left, roles.right))
+    return few and any(overlaps(chain, r) for r in (roles.left, roles.right))
 
 
 def contiguous_axes(chain: Chain, r: Read) -> list[str | None]:
@@ -81,7 +81,7 @@ def contiguous_axes(chain: Chain, r: Read) -> list[str | None]:
     return [i.plain for i, stride in every if [d.stride for d in digits(stride, 0)] == [1]]
 
 
-def _overlaps(chain: Chain, r: Read) -> bool:
+def overlaps(chain: Chain, r: Read) -> bool:
     """Whether positions of a read share elements, but for those along dimensions of stride 0."""
     moving = zip(r.indices, strides_of(chain, r.tensor), strict=True)
     along = {a for index, stride in moving if stride for a in index.axes}

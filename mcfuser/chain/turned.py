@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mcfuser.chain.roles import Product, contiguous_axes, product
+from mcfuser.chain.roles import Product, contiguous_axes, overlaps, product
 from mcfuser.chain.strides import strides_of
 from mcfuser.chain.values import BYTES, Chain, Tensor, rewritten
 from mcfuser.expr import Expr, Index, Read
@@ -58,6 +58,8 @@ def _across(chain: Chain, roles: Product) -> bool:
     left, right = (chain.tensor(r.tensor) for r in (roles.left, roles.right))
     if not roles.columns or not right.constant or left.constant:
         return False
+    if left.name in chain.inputs and overlaps(chain, roles.left):
+        return False  # positions of windows are rows, of one picture as well
     read = left.name in chain.inputs
     along = contiguous_axes(chain, roles.left) if read else chain.operator(left.name).axes[-1:]
     beside = {*roles.rows} & {*along}

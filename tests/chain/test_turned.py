@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mcfuser.chain import Chain, from_json, product, turned
 from tests.support.arrays import check_arrays
+from tests.support.pictures import convolution as convolution_of
 
 
 def convolution(positions: int = 49, **changes: object) -> Chain:
@@ -80,6 +83,17 @@ def pictures(positions: int = 64, **changes: object) -> Chain:
                       "E[b, h, n] = sum[m] D[h, m] * P[b, m, n]"],
         **changes,
     })  # fmt: skip
+
+
+@pytest.mark.parametrize("pictures", [1, 3])
+def test_positions_of_windows_stay_rows(pictures: int) -> None:
+    """Winograd's algorithm has them so."""
+    chain = convolution_of(64, 64, 8, channels=4, pictures=pictures)
+    assert turned(chain) is chain
+    stored = [replace(t, strides=(64 * 64 * 8, 64 * 64 * 8, 64, 1, 64 * 64))
+              if t.name in chain.outputs else t for t in chain.tensors]  # fmt: skip
+    chain = replace(chain, tensors=tuple(stored))
+    assert turned(chain) is chain
 
 
 @pytest.mark.parametrize("positions", [64, 257])
