@@ -207,7 +207,7 @@ class TritonCandidates:
         others, and hardly take registers of their own.
         """
         threads = 32.0 * self.warps
-        needed, largest = np.full(len(self.tiles), BASE), np.zeros(len(self.tiles))
+        needed = np.full(len(self.tiles), BASE)
         for out, dot in self.dots.items():
             share = np.where(dot.grouped, 0.92, np.where(dot.rows < 2 * LEAST, 1.5, 1.19))
             needed += share * dot.rows * dot.columns * dot.repeated * self._kept(out) / threads
@@ -220,12 +220,25 @@ class TritonCandidates:
                 held = ~(self.asynchronous(s, outer) | self.mapped(s))
                 needed += 0.13 * held * self.nbytes(s.buffer) / 4 / threads
             elif isinstance(s, Compute) and s.operator.out not in self.dots:
-                size = _times(self.asked(a) for a in s.operator.related) / threads
-                needed += 0.2 * (s.operator.domain is not None) * size
-                largest = np.maximum(largest, size)
+                needed += 0.2 * (s.operator.domain is not None) * self._elements(s)
         addresses = 1.0 if self.tma is None else np.where(self.tma, 0.85, 1.0)
-        result: Floats = addresses * (needed + 0.26 * largest)
+        result: Floats = addresses * (needed + 0.26 * self.largest)
         return result
+
+    @cached_property
+    def largest(self) -> Floats:
+        """Elements a thread has of the largest map, or of what is reduced in the largest step."""
+        computes = (s for s, _ in self.facts.points if isinstance(s, Compute))
+        most = np.zeros(len(self.tiles))
+        for s in computes:
+            if s.operator.out not in self.dots:
+                most = np.maximum(most, self._elements(s))
+        return most
+
+    def _elements(self, s: Compute) -> Floats:
+        """Elements a thread has of all that a statement computes or reduces at once."""
+        size: Floats = _times(self.asked(a) for a in s.operator.related) / (32.0 * self.warps)
+        return size
 
     @cached_property
     def multiplied(self) -> Floats:
