@@ -44,7 +44,7 @@ def turned(chain: Chain) -> Chain:
 
 
 def _badly(chain: Chain, roles: Product) -> bool:
-    """Whether a product is to be turned."""
+    """Whether weights are on the left, and rows of the other operand short."""
     left, right = (chain.tensor(r.tensor) for r in (roles.left, roles.right))
     if not roles.rows or not left.constant or right.constant or right.name not in chain.inputs:
         return False
@@ -58,11 +58,12 @@ def _across(chain: Chain, roles: Product) -> bool:
     left, right = (chain.tensor(r.tensor) for r in (roles.left, roles.right))
     if not roles.columns or not right.constant or left.constant:
         return False
-    if left.name in chain.inputs and overlaps(chain, roles.left):
+    if left.name not in chain.inputs:
+        beside = {*roles.rows} & {*chain.operator(left.name).axes[-1:]}
+    elif overlaps(chain, roles.left):
         return False  # positions of windows are rows, of one picture as well
-    read = left.name in chain.inputs
-    along = contiguous_axes(chain, roles.left) if read else chain.operator(left.name).axes[-1:]
-    beside = {*roles.rows} & {*along}
+    else:
+        beside = {*roles.rows} & {*contiguous_axes(chain, roles.left)}
     for name in chain.outputs:
         named = zip(chain.operator(name).axes, strides_of(chain, name), strict=True)
         beside &= {a for a, stride in named if stride == 1}

@@ -295,10 +295,8 @@ def _unpadded(
     windows = found.windows
     if not windows.padded and weight is call.args[1]:
         return call
-    if windows.padded:
-        data = surrounded(data, windows.before, windows.after)
     return _CONVOLVE[len(windows.extents)](
-        data,
+        surrounded(data, windows.before, windows.after),
         weight,
         strides=list(windows.strides),
         dilation=list(windows.dilation),

@@ -19,6 +19,7 @@ from mcfuser.chain import Chain, Operator, digits, over_window, product, sources
 from mcfuser.device import Device
 from mcfuser.expr import reads
 from mcfuser.space.expression import Expression, bind, deep, loop_axes, tilings
+from mcfuser.space.nesting import Nesting
 from mcfuser.space.plan import Ints, Plan, blocks, footprint, splits
 from mcfuser.space.program import Program, program
 
@@ -236,14 +237,14 @@ def fast_memory(whole: Space, device: Device) -> Space:
     Where none do, those that need least stay. Of more than MOST, the axes with the most sizes have
     fewer.
     """
-    known: dict[tuple[object, ...], Ints] = {}
+    known: dict[tuple[Nesting, frozenset[str]], Ints] = {}
     every = [(plan, tiles, _footprint(plan, tiles, known)) for plan, tiles in _plans(whole)]
     limit = max(SLACK * device.fast, min(float(needs.min()) for _, _, needs in every))
     tables = [(plan, tiles[needs <= limit]) for plan, tiles, needs in every]
     return _thinned(whole, [(p, t) for p, t in tables if len(t)])
 
 
-def _footprint(plan: Plan, tiles: Ints, known: dict[tuple[object, ...], Ints]) -> Ints:
+def _footprint(plan: Plan, tiles: Ints, known: dict[tuple[Nesting, frozenset[str]], Ints]) -> Ints:
     """The same as `footprint`, once for equal plans of equal tiles: a chain of eight loops has
     fifteen plans for each that differs."""
     key = plan.nesting, plan.dead
@@ -271,9 +272,9 @@ def _thinned(whole: Space, tables: list[tuple[Plan, Ints]]) -> Space:
 def distinct(whole: Space) -> Space:
     """The space with plans of equal statements merged: `mh.nk` and `mh.kn` are one where k is
     dead. Candidates are equal when their statements and tiles are."""
-    nested: dict[object, tuple[Plan, Ints]] = {}
+    nested: dict[Nesting, tuple[Plan, Ints]] = {}
     for plan, tiles in whole.tables or ():
-        nested.setdefault((plan.nesting, plan.dead), (plan, tiles))
+        nested.setdefault(plan.nesting, (plan, tiles))
     merged: dict[object, tuple[Plan, Ints]] = {}
     for plan, tiles in nested.values():
         merged.setdefault(plan.drawn, (plan, tiles))

@@ -9,6 +9,7 @@ from mcfuser.lowering.tensorir.dots import QUAD, longest
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 
 HOST = unmeasured_cpu()
+WIDE_QUADS = TensorirKnobs(8, 2, 16, dots=QUAD)
 
 
 def runs(knobs: TensorirKnobs) -> bool:
@@ -17,5 +18,5 @@ def runs(knobs: TensorirKnobs) -> bool:
 
 
 needs_wide_quads = pytest.mark.skipif(
-    not runs(TensorirKnobs(8, 2, 16, dots=QUAD)), reason="this CPU has no vpdpbusd of 512 bits"
+    not runs(WIDE_QUADS), reason="this CPU has no vpdpbusd of 512 bits"
 )

@@ -121,8 +121,8 @@ def _far(
         if index.plain in roles.depth and isinstance(stride, int) and stride:
             apart, count = stride * BYTES[chain.tensor(right.tensor).dtype], tile(index.plain)
             pages = pages + (count - 1) * min(apart, PAGE) / PAGE
-            places = WAY // max(math.gcd(apart, WAY), LINE) if apart >= APART else WAY // LINE
-            shared = shared * -(-count // places)
+            if apart >= APART:
+                shared = shared * -(-count // (WAY // max(math.gcd(apart, WAY), LINE)))
     found: NDArray[np.bool_] = ((pages > PAGES) | (shared > FIRST // WAY)) & (many >= SHARED)
     return found
 

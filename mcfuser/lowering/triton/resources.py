@@ -220,7 +220,7 @@ class TritonCandidates:
                 held = ~(self.asynchronous(s, outer) | self.mapped(s))
                 needed += 0.13 * held * self.nbytes(s.buffer) / 4 / threads
             elif isinstance(s, Compute) and s.operator.out not in self.dots:
-                needed += 0.2 * (s.operator.domain is not None) * self._elements(s)
+                needed += 0.2 * self._elements(s) if s.operator.domain is not None else 0.0
         addresses = 1.0 if self.tma is None else np.where(self.tma, 0.85, 1.0)
         result: Floats = addresses * (needed + 0.26 * self.largest)
         return result

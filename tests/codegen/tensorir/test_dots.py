@@ -23,13 +23,12 @@ from mcfuser.space.expression import bind, parse, tilings
 from mcfuser.space.reference import evaluate, logical
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
-from tests.support.host import HOST, runs
+from tests.support.host import HOST, WIDE_QUADS, runs
 from tests.support.paths import GOLDEN
 from tests.support.schedules import schedules
 from tests.support.tensorir_agree import call, compiled
 
 PAIRED, QUADS = TensorirKnobs(6, 2, 8, dots=PAIR), TensorirKnobs(6, 2, 8, dots=QUAD)
-WIDE_QUADS = TensorirKnobs(8, 2, 16, dots=QUAD)
 SHAPES = {
     PAIR: (PAIRED, TensorirKnobs(4, 3, 8, dots=PAIR)),
     QUAD: tuple(filter(runs, (QUADS, TensorirKnobs(4, 3, 8, dots=QUAD), WIDE_QUADS))),

@@ -7,11 +7,10 @@ import pytest
 
 from mcfuser.chain import Chain, from_json
 from mcfuser.codegen.tensorir import generate
-from mcfuser.lowering.tensorir.dots import QUAD
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.expression import parse
 from mcfuser.space.reference import evaluate
-from tests.support.host import needs_wide_quads
+from tests.support.host import WIDE_QUADS, needs_wide_quads
 from tests.support.pairs import paired
 from tests.support.pictures import convolution
 from tests.support.schedules import random_inputs, schedules
@@ -91,13 +90,12 @@ def test_of_products_of_bytes_as_well(m: int) -> None:
             "E[m, n] = min(max(round(C[m, n] * 0.0013 + D[n]) + 128.0, 0.0), 255.0)",
         ],
     })  # fmt: skip
-    knobs = TensorirKnobs(8, 2, 16, dots=QUAD)
     schedule = schedules(chain, parse("mn.k"), {"m": 16, "n": 64, "k": 32})
-    text = generate(schedule, "kernel", knobs).text
+    text = generate(schedule, "kernel", WIDE_QUADS).text
     assert "vpdpbusd" in text
     assert "C_tile" not in text
     rng = np.random.default_rng(0)
     inputs = random_inputs(chain, 0)
     inputs["A"] = rng.integers(0, 256, (m, 32)).astype("float64")
     inputs["B"] = rng.integers(-128, 128, (32, 64)).astype("float64")
-    assert error(run(schedule, chain, knobs, inputs), evaluate(chain, inputs)) < 1e-6
+    assert error(run(schedule, chain, WIDE_QUADS, inputs), evaluate(chain, inputs)) < 1e-6

@@ -10,12 +10,11 @@ import pytest
 from mcfuser.chain import Chain
 from mcfuser.codegen.tensorir import generate
 from mcfuser.codegen.tensorir.fetch import AHEAD, FIRST_CACHE
-from mcfuser.lowering.tensorir.dots import QUAD
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.micro import FIRST, PRIVATE
 from mcfuser.space.expression import parse
 from mcfuser.space.schedule import Schedule
-from tests.support.host import needs_wide_quads
+from tests.support.host import WIDE_QUADS, needs_wide_quads
 from tests.support.matrices import matrix
 from tests.support.pictures import convolution
 from tests.support.schedules import schedules
@@ -89,7 +88,7 @@ def winograd() -> Schedule:
         (tiled(product(77, 50, "float16"), 20), KNOBS),
         (winograd(), TensorirKnobs(6, 2, 8, winograd=2)),
         pytest.param(
-            tiled(product(77, 50, "int8"), 20), TensorirKnobs(8, 2, 16, dots=QUAD),
+            tiled(product(77, 50, "int8"), 20), WIDE_QUADS,
             marks=needs_wide_quads,
         ),
     ],

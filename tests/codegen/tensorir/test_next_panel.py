@@ -11,19 +11,17 @@ from mcfuser.chain import BYTES, Chain, from_json
 from mcfuser.codegen.tensorir import generate
 from mcfuser.codegen.tensorir.fetch import PRIVATE_CACHE
 from mcfuser.devices.amx import matrix_unit
-from mcfuser.lowering.tensorir.dots import QUAD
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.micro import LINE
 from mcfuser.space.expression import parse
 from mcfuser.space.schedule import Schedule
-from tests.support.host import needs_wide_quads
+from tests.support.host import WIDE_QUADS, needs_wide_quads
 from tests.support.matrices import matrix
 from tests.support.schedules import schedules
 from tests.support.tensorir_agree import drawn_arrays, run
 from tests.support.tensorir_walk import touched
 
 KNOBS = TensorirKnobs(8, 2, 16)
-QUADS = TensorirKnobs(8, 2, 16, dots=QUAD)
 MATRIX = TensorirKnobs(8, 2, 16, matrix=True)
 NEEDS = {
     "bytes": needs_wide_quads,
@@ -74,7 +72,7 @@ CASES = {
     "lines, depth tiled": (tiled(pictures(), "nl.k", {"l": 6, "m": 16, "n": 64, "k": 16}), KNOBS),
     "groups": (tiled(groups(), "n.k", {"g": 1, "m": 32, "n": 32, "k": 64}), KNOBS),
     "bytes": (
-        tiled(matrix(64, 192, 128, "int8"), "nm.k", {"m": 32, "n": 64, "k": 64}), QUADS
+        tiled(matrix(64, 192, 128, "int8"), "nm.k", {"m": 32, "n": 64, "k": 64}), WIDE_QUADS
     ),
     "matrix unit": (tiled(SMALL, "nm.k", {"m": 32, "n": 64, "k": 64}), MATRIX),
     "matrix unit, a block of half the rows": (

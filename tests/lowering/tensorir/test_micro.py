@@ -108,6 +108,7 @@ def test_panels_lie_in_columns_that_they_fill(
     (64, 66, 2000, False), (64, 512, 64, True), (64, 512, 126, True), (64, 512, 130, False),
     (64, 8, 1024, True), (64, 9, 1024, False), (64, 32, 768, True), (64, 33, 768, False),
     (31, 9, 1024, True), (64, 64, 1040, True), (64, 33, 256, False), (64, 256, 128, True),
+    (64, 576, 64, True),
 ])  # fmt: skip
 def test_rows_that_lie_far_apart_are_copied_for_many(
     rows: int, depth: int, apart: int, lie: bool
@@ -115,7 +116,7 @@ def test_rows_that_lie_far_apart_are_copied_for_many(
     """Where they are of more pages than a core knows the places of, 64 of 4,096 bytes, or where its
     first cache has more than eight in one place."""
     document = {
-        "axes": {"m": 128, "n": 64, "k": 512},
+        "axes": {"m": 128, "n": 64, "k": 1024},
         "tensors": {"A": {"shape": ["m", "k"]},
                     "B": {"shape": ["k", "n"], "strides": [apart, 1]}},
         "operators": ["C[m, n] = sum[k] A[m, k] * B[k, n]"],
