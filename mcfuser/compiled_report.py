@@ -9,7 +9,6 @@ from typing import Any
 
 from mcfuser.backend import Backend
 from mcfuser.build import DecidedModel
-from mcfuser.chain import Chain, unfused_cut
 from mcfuser.device import Device
 from mcfuser.graph.dynamic.buckets import LoadedBuckets
 from mcfuser.graph.dynamic.describe import dynamic_report
@@ -40,9 +39,7 @@ def compilation_report(
     device, backend, loaded = decided[0].device, decided[0].backend, decided[-1].loaded
     parted, found = [d.parted for d in decided], places(matches)
     keys = list(found)
-    fused_at = {
-        i for i, match in enumerate(matches) if _fused(match.chain, decisions[match.chain.key])
-    }
+    fused_at = {i for i, match in enumerate(matches) if _fused(decisions[match.chain.key])}
     chains = {m.chain.key: (m.chain, decisions[m.chain.key]) for m in reversed(matches)}
     report = {
         "device": device.name,
@@ -106,9 +103,9 @@ def _times(decisions: Mapping[str, Decision]) -> str:
     return "measured in part, the others predicted" if any(known) else "predicted, not measured"
 
 
-def _fused(chain: Chain, decision: Decision) -> bool:
-    """Whether the chain runs in fewer kernels than its unfused cut has pieces."""
-    return 0 < len(decision.kernels) < len(unfused_cut(chain))
+def _fused(decision: Decision) -> bool:
+    """Whether a chain runs in fewer kernels than its unfused cut has pieces."""
+    return 0 < len(decision.kernels) < len(decision.unfused)
 
 
 def _chain(places: Sequence[ChainMatch], decision: Decision, device: Device) -> dict[str, Any]:
@@ -119,7 +116,7 @@ def _chain(places: Sequence[ChainMatch], decision: Decision, device: Device) -> 
         "places": [match.chain.name for match in places],
         "extents": {a.name: chain.size(a.name) for a in chain.axes},
         "operators": [str(o) for o in chain.operators],
-        "fused": _fused(chain, decision),
+        "fused": _fused(decision),
         "cut": list(decision.kept.cut) if decision.kept is not None else [],
         "reason": decision.words,
         "saved_bytes": places[0].saved,

@@ -11,7 +11,7 @@ from functools import partial
 
 from mcfuser.backends import backend_of
 from mcfuser.build import DecidedModel
-from mcfuser.chain import Chain, flops, nbytes, unfused_cut
+from mcfuser.chain import Chain, flops, nbytes
 from mcfuser.device import Device
 from mcfuser.errors import InputError
 from mcfuser.graph.load import Loaded
@@ -20,7 +20,7 @@ from mcfuser.graph.price import Price
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.measure.rounds import MARGIN, Interleaved
 from mcfuser.measure.worker import Worker
-from mcfuser.tune.cover import Decision, decide, likely
+from mcfuser.tune.cover import Decision, decide, likely, most_pieces
 from mcfuser.tune.expected import expected
 from mcfuser.tune.progress import ChainPlace, Listener, Note, Progress
 from mcfuser.tune.tuned import Cache, Tuned, TuneOptions
@@ -194,7 +194,7 @@ def decide_all(
     weighed.sort(key=lambda pair: -pair[0])
     weights, found = [w for w, _ in weighed], [same for _, same in weighed]
     distinct = {same[-1].chain.key: same[-1].chain for same in found}
-    alone = [len(unfused_cut(chain)) for chain in distinct.values()]
+    alone = [len(most_pieces(chain, run.device)) for chain in distinct.values()]
     searches = [1 + n if n > 1 else 1 for n in alone]
     saved = {same[-1].chain.key: same[-1].saved / run.device.bandwidth for same in found}
     worth = {key: saved[key] >= SAVES * weight(c, run.device) for key, c in distinct.items()}

@@ -15,7 +15,7 @@ from typing import Any
 from tvm import relax
 
 from mcfuser.backends import backend_of
-from mcfuser.chain import Chain, unfused_cut
+from mcfuser.chain import Chain
 from mcfuser.decide import partition_for
 from mcfuser.device import Device
 from mcfuser.graph.dataflow import Dataflow, dataflow, dtype, extents
@@ -27,7 +27,7 @@ from mcfuser.graph.segment import Considered, Verdict
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.tensors import tensor_form
 from mcfuser.graph.wire import ModelBytes
-from mcfuser.tune.cover import pieces
+from mcfuser.tune.cover import most_pieces, pieces
 from mcfuser.tune.expected import expected
 from mcfuser.tune.tuned import TuneOptions
 
@@ -121,7 +121,7 @@ def explain(
 
 def _region(flow: Dataflow, same: Sequence[ChainMatch], device: Device) -> ExplainedRegion:
     first = same[0]
-    cut = unfused_cut(first.chain)
+    cut = most_pieces(first.chain, device)
     return ExplainedRegion(
         first.chain.name,
         tuple(flow.operator(v) for v in first.bindings),

@@ -1,6 +1,6 @@
 """Chains: axes, tensors, operators; their roles, documents, short forms and parts."""
 
-from mcfuser.chain.cut import Cut, cut, intermediate_cuts, parts, unfused_cut
+from mcfuser.chain.cut import Cut, cut, intermediate_cuts, parts, reduction_cut, unfused_cut
 from mcfuser.chain.document import from_json, parse_operator, reduces, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
 from mcfuser.chain.merged import merged, rows_merged
@@ -15,6 +15,7 @@ from mcfuser.chain.roles import (
     over_window,
     product,
     products,
+    shared_axes,
 )
 from mcfuser.chain.strides import dense, flat_size, last_along, strides_of
 from mcfuser.chain.turned import turned
@@ -91,10 +92,12 @@ __all__ = [
     "product",
     "products",
     "reduces",
+    "reduction_cut",
     "renamed",
     "rewritten",
     "rows_merged",
     "run_time",
+    "shared_axes",
     "sources",
     "strides_of",
     "subchain",

@@ -57,12 +57,25 @@ def _continues(group: Sequence[Operator], o: Operator, weights: Collection[str])
     return o.reduce == "none" and set(o.axes) == set(head.axes)
 
 
-def intermediate_cuts(chain: Chain) -> Iterator[Cut]:
+def reduction_cut(chain: Chain) -> Cut:
+    """The cut behind each reduction; maps that run along no other axes than what it leaves are in
+    its piece. A norm's mean, its variance and its quotients are three pieces."""
+    counts, left = [0], set[str]()
+    for o in chain.operators:
+        if left and (o.reduce != "none" or not left.issuperset(o.axes)):
+            counts.append(0)
+            left = set()
+        counts[-1] += 1
+        if o.reduce != "none":
+            left = set(o.axes)
+    return tuple(counts)
+
+
+def intermediate_cuts(unfused: Cut) -> Iterator[Cut]:
     """Every cut with at least two pieces, and fewer than the unfused cut.
 
     Each piece of such a cut is made of neighbouring pieces of the unfused one.
     """
-    unfused = unfused_cut(chain)
     for count in range(1, len(unfused) - 1):
         for ends in combinations(range(1, len(unfused)), count):
             edges = (0, *ends, len(unfused))

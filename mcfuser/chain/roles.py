@@ -124,14 +124,19 @@ def _dequantizes(chain: Chain, o: Operator) -> bool:
     return bool(read) and all(n in chain.inputs and chain.tensor(n).dtype in NARROW for n in read)
 
 
+def shared_axes(chain: Chain) -> tuple[str, ...]:
+    """The axes that every operator keeps."""
+    kept = [set(o.axes) for o in chain.operators]
+    return tuple(a.name for a in chain.axes if all(a.name in k for k in kept))
+
+
 def batch_axes(chain: Chain) -> tuple[str, ...]:
     """The axes that every operator keeps and that are batch axes of every product.
 
     Their loops are only ever bound to the grid. There are none in a chain without products; and the
     innermost axis of a product without columns is none, for its results fill vectors.
     """
-    kept = [set(o.axes) for o in chain.operators]
-    common = set.intersection(*kept) if kept else set()
+    common = set(shared_axes(chain))
     for operator in chain.operators:
         if (roles := product(operator)) is not None:
             common &= set(roles.batch)

@@ -7,6 +7,10 @@ the fused time, or the pieces tuned so far already take longer. Of the cuts betw
 one that is predicted best is tuned where the model expects it to beat what was measured. Then all
 covers are timed, interleaved, and one with fewer kernels is kept only where it is faster than the
 unfused one by more than noise.
+
+A chain without products is one kernel, unless its rows are too few for a device's multiprocessors.
+Then each reduction may have a kernel of its own, which can be split over all of them, as no kernel
+can be that goes on to compute with what is reduced.
 """
 
 from __future__ import annotations
@@ -18,7 +22,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcfuser.algebra.quotient import guarded
-from mcfuser.chain import Chain, Cut, cut, intermediate_cuts, products, unfused_cut
+from mcfuser.chain import (
+    Chain,
+    Cut,
+    cut,
+    intermediate_cuts,
+    products,
+    reduction_cut,
+    shared_axes,
+    unfused_cut,
+)
 from mcfuser.device import Device
 from mcfuser.measure.rounds import CONFIDENT, MARGIN, Interleaved, certainty, interval
 from mcfuser.model.least import least
@@ -66,7 +79,7 @@ class Cover:
 class Decision:
     """The cover that is installed for every chain with one key.
 
-    `kept` is None where the chain is left to TVM. `unfused` is the chain's unfused cut. `covers`
+    `kept` is None where the chain is left to TVM. `unfused` is the chain's `most_pieces`. `covers`
     are those that were tuned, fewest kernels first. Where there are several, `times` are their
     seconds, measured together or predicted. Where they were measured, `ratio` are the bounds of the
     next best cover's time as a multiple of the kept one's, `sure` is the certainty, from 0 to 1,
@@ -131,6 +144,18 @@ def pieces(chain: Chain, where: Cut) -> tuple[Chain, ...]:
     return (chain,) if len(where) == 1 else cut(guarded(chain), where)
 
 
+def most_pieces(chain: Chain, device: Device) -> Cut:
+    """The cut of a chain into the most kernels that can be faster than fewer.
+
+    It is the unfused cut; of a chain without products the cut behind each reduction, if all its
+    operators share fewer positions than the device has multiprocessors or cores.
+    """
+    shared = math.prod(chain.size(a) for a in shared_axes(chain))
+    if products(chain) or shared >= device.units:
+        return unfused_cut(chain)
+    return reduction_cut(chain)
+
+
 def likely(chain: Chain, together: bool) -> tuple[Chain, ...]:
     """The chains that `decide` is likely to tune: the whole one, unless it is known not to be, and
     the pieces of its unfused cut."""
@@ -154,10 +179,11 @@ def decide(
     Where pieces are not to be tried `together`, the unfused cut alone is tuned, unless one of its
     pieces has no kernel.
     """
-    unfused_at, reasons = unfused_cut(chain), list[str]()
+    unfused_at, reasons = most_pieces(chain, device), list[str]()
     whole, predict = (len(chain.operators),), _once_each(predict)
     fused, unfused = None, None
-    far = _far(chain, unfused_at, predict, together)
+    alone = _alone(chain, unfused_at, predict)
+    far = _far(chain, unfused_at, predict, together) if alone is None else None
     if far is not None:
         reasons.append(far)
         unfused = _tuned_cover(chain, unfused_at, search, math.inf, reasons)
@@ -165,9 +191,8 @@ def decide(
         fused = _tuned_cover(chain, whole, search, math.inf, reasons)
     if far is not None and fused is not None:
         return Decision(unfused_at, fused, (fused,), (), "; ".join(reasons[1:]))
-    if len(unfused_at) == 1:
-        kind = "one product with its epilogue" if products(chain) else "no product, one kernel"
-        reason = f"left to TVM: {reasons[0]}" if fused is None else kind
+    if alone is not None and (fused is not None or len(unfused_at) == 1):
+        reason = f"left to TVM: {reasons[0]}" if fused is None else alone
         only = (fused,) if fused is not None else ()
         return Decision(unfused_at, fused, only, (), reason)
     if fused is not None and fused.seconds <= (bound := least(pieces(chain, unfused_at), device)):
@@ -176,10 +201,11 @@ def decide(
         limit = fused.seconds * SURE if fused is not None else math.inf
         unfused = _tuned_cover(chain, unfused_at, search, limit, reasons)
     covers = [c for c in (fused, unfused) if c is not None]
-    if covers and together and (predicted := _predicted_best(chain, covers, predict)) is not None:
+    between = _predicted_best(chain, unfused_at, covers, predict) if covers and together else None
+    if between is not None:
         limit = min(c.seconds for c in covers) * SURE
-        between = _tuned_cover(chain, predicted, search, limit, reasons)
-        covers += [between] if between is not None else []
+        made = _tuned_cover(chain, between, search, limit, reasons)
+        covers += [made] if made is not None else []
     covers.sort(key=lambda c: len(c.cut))
     if not covers:
         return Decision(unfused_at, None, (), (), f"left to TVM: {'; unfused, '.join(reasons)}")
@@ -200,12 +226,23 @@ def _once_each(predict: PredictSeconds) -> PredictSeconds:
     return predicted
 
 
+def _alone(chain: Chain, unfused_at: Cut, predict: PredictSeconds) -> str | None:
+    """Why the whole chain alone is tuned: it is one piece, or has no product, and the model does
+    not expect its pieces to take less time. None where pieces are tuned, too."""
+    if products(chain):
+        return "one product with its epilogue" if len(unfused_at) == 1 else None
+    if len(unfused_at) == 1:
+        return "no product, one kernel"
+    apart = sum(predict(piece) for piece in pieces(chain, unfused_at))
+    if apart < predict(chain):
+        return None
+    return f"no product, one kernel: {len(unfused_at)} are not predicted to be faster"
+
+
 def _far(chain: Chain, unfused_at: Cut, predict: PredictSeconds, together: bool) -> str | None:
     """Why the whole chain need not be tuned: there is no time to try pieces `together`, it has too
     many axes, or the model expects far more of its time than of the unfused cut's. None where it
     has to be."""
-    if len(unfused_at) == 1:
-        return None
     if len(chain.axes) > AXES:
         return f"its {len(chain.axes)} axes have too many orders to look at"
     if not together:
@@ -242,19 +279,21 @@ def _tuned_cover(
     return Cover(where, chains, tuple(kernels))
 
 
-def _predicted_best(chain: Chain, covers: Sequence[Cover], predict: PredictSeconds) -> Cut | None:
+def _predicted_best(
+    chain: Chain, unfused_at: Cut, covers: Sequence[Cover], predict: PredictSeconds
+) -> Cut | None:
     """The intermediate cut with the least predicted time; None where it is not expected to win.
 
     The model is taken to be wrong by the factor by which it was for the best of the tuned `covers`.
     """
-    if not 2 < len(unfused_cut(chain)) <= PIECES:
+    if not 2 < len(unfused_at) <= PIECES:
         return None
 
     def predicted(chains: Sequence[Chain]) -> float:
         return sum(predict(piece) for piece in chains)
 
     tuned = min(covers, key=lambda c: c.seconds)
-    best = min(intermediate_cuts(chain), key=lambda where: predicted(pieces(chain, where)))
+    best = min(intermediate_cuts(unfused_at), key=lambda where: predicted(pieces(chain, where)))
     error = tuned.seconds / max(predicted(tuned.chains), 1e-30)
     return best if error * predicted(pieces(chain, best)) < tuned.seconds else None
 

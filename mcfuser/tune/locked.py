@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from mcfuser.backend import Backend, Kernel
-from mcfuser.chain import Bounds, Chain, under_names, unfused_cut
+from mcfuser.chain import Bounds, Chain, under_names
 from mcfuser.device import Device
 from mcfuser.errors import ChainError, InputError, LimitError
 from mcfuser.lock import BoxPin, ChainPin, DeviceLock, KernelPin, Lock, ModelPin, NamesPin
@@ -26,7 +26,7 @@ from mcfuser.space.plan import Plan, splits
 from mcfuser.space.prune import space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune.choice import SEED
-from mcfuser.tune.cover import Cover, Decision, pieces
+from mcfuser.tune.cover import Cover, Decision, most_pieces, pieces
 from mcfuser.tune.key import sources, toolchain
 from mcfuser.tune.proof import disproof
 from mcfuser.tune.tuned import Tuned, TuneOptions, kernel_name, names_of
@@ -128,9 +128,9 @@ class LockedKernels:
         Raises LockMiss where the chain is not locked, or cannot be built so, and LimitError where
         no time is left.
         """
-        pin = self._pin(chain)
+        pin, unfused = self._pin(chain), most_pieces(chain, self.worker.device)
         if not pin.kernels:
-            return Decision(unfused_cut(chain), None, (), (), f"left to TVM, as {self.file} has it")
+            return Decision(unfused, None, (), (), f"left to TVM, as {self.file} has it")
         if sum(pin.cut) != len(chain.operators) or len(pin.cut) != len(pin.kernels):
             raise self._miss(chain, f"its cut {pin.cut} does not fit its operators and kernels")
         locked = [a.partition("=")[0] for a in pin.axes.split()]
@@ -143,7 +143,7 @@ class LockedKernels:
             for piece, kernel in zip(parts, pin.kernels, strict=True)
         ]
         cover = Cover(pin.cut, parts, tuple(kernels))
-        return Decision(unfused_cut(chain), cover, (cover,), (), f"as {self.file} has it")
+        return Decision(unfused, cover, (cover,), (), f"as {self.file} has it")
 
     def _pin(self, chain: Chain) -> ChainPin:
         device, backend = self.worker.device, self.worker.backend

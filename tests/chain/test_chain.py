@@ -32,6 +32,7 @@ from mcfuser.chain import (
     product,
     products,
     reduces,
+    shared_axes,
     subchain,
     to_json,
 )
@@ -591,6 +592,11 @@ def test_rows_that_are_repeated_are_no_windows() -> None:
               ["C[b, m] = sum[k] X[b, m, k] * W[b, k]"])  # fmt: skip
     repeated = [replace(t, strides=(0, 5, 1)) if t.name == "X" else t for t in c.tensors]
     assert not over_window(replace(c, tensors=tuple(repeated)), c.operator("C"))
+
+
+def test_shared_axes_are_those_of_every_result() -> None:
+    assert shared_axes(gemm(2, 3, 4, 5, 6)) == ("b", "m")
+    assert shared_axes(named("log_sum_exp", {"m": 4, "n": 4})) == ("m",)
 
 
 def test_batch_axes_are_kept_by_all_and_told_apart_by_no_product() -> None:

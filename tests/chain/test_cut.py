@@ -16,6 +16,7 @@ from mcfuser.chain import (
     intermediate_cuts,
     parts,
     products,
+    reduction_cut,
     unfused_cut,
 )
 from mcfuser.expr import Cast, walk
@@ -40,17 +41,43 @@ def in_a_row(chain: Chain, pieces: tuple[Chain, ...], seed: int) -> None:
 def test_the_pieces_of_every_cut_compute_the_chain(c: Chain, seed: int, data) -> None:
     in_a_row(c, parts(c), seed)
     assert all(len(products(part)) <= 1 for part in parts(c))
-    if others := list(intermediate_cuts(c)):
+    if others := list(intermediate_cuts(unfused_cut(c))):
         in_a_row(c, cut(c, data.draw(st.sampled_from(others))), seed)
 
 
 def test_cuts_between_join_neighbours() -> None:
     c = attention(2, 16, 16, 16, 16)
     assert unfused_cut(c) == (2, 3, 2)
-    assert list(intermediate_cuts(c)) == [(2, 5), (5, 2)]
-    assert list(intermediate_cuts(gemm(1, 16, 16, 16, 16))) == []
+    assert list(intermediate_cuts((2, 3, 2))) == [(2, 5), (5, 2)]
+    assert list(intermediate_cuts(unfused_cut(gemm(1, 16, 16, 16, 16)))) == []
     assert cut(c, (7,)) == (c,)
     assert [p.name for p in cut(c, (2, 5))] == [f"{c.name}/1", f"{c.name}/2"]
+
+
+NORM = ["M[m] = sum[n] X[m, n]", "V[m] = sum[n] (X[m, n] - M[m]) * (X[m, n] - M[m])",
+        "R[m] = 1.0 / sqrt(V[m] + 0.001)", "Y[m, n] = (X[m, n] - M[m]) * R[m]"]  # fmt: skip
+SOFTMAX = ["R[m] = max[n] X[m, n]", "E[m, n] = exp(X[m, n] - R[m])", "Z[m] = sum[n] E[m, n]",
+           "Y[m, n] = E[m, n] / Z[m]"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "where"),
+    [
+        (NORM, (1, 2, 1)),
+        (NORM[:3], (1, 2)),
+        (NORM[:1], (1,)),
+        (SOFTMAX, (1, 2, 1)),
+        (["Y[m, n] = exp(X[m, n])"], (1,)),
+        (["E[m, n] = exp(X[m, n])", "Z[m] = sum[n] E[m, n]", "Y[] = max[m] Z[m]"], (2, 1)),
+    ],
+)
+def test_a_chain_without_products_is_cut_behind_its_reductions(
+    lines: list[str], where: tuple[int, ...]
+) -> None:
+    c = from_json({"axes": {"m": 3, "n": 8}, "operators": lines,
+                   "tensors": {"X": {"shape": ["m", "n"]}}})  # fmt: skip
+    assert reduction_cut(c) == where
+    in_a_row(c, cut(c, where), 0)
 
 
 def dtypes(pieces: tuple[Chain, ...]) -> list[dict[str, str]]:
@@ -135,7 +162,7 @@ def test_empty_rows_are_nothing_in_pieces_too() -> None:
     x["L"] = np.asarray([0.0, 3.0, 8.0])
     expected = evaluate(c, x)["O"]
     assert not expected[0].any()
-    for where in (unfused_cut(c), *intermediate_cuts(c)):
+    for where in (unfused_cut(c), *intermediate_cuts(unfused_cut(c))):
         known = dict(x)
         for piece in pieces(c, where):
             known |= evaluate(piece, {n: known[n] for n in piece.inputs})

@@ -11,13 +11,21 @@ from mcfuser.algebra.quotient import guarded
 from mcfuser.chain import Chain, attention, cut, from_json, gemm, unfused_cut
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.rounds import MARGIN, Interleaved
-from mcfuser.tune.cover import AXES, FAR, Decision, decide, likely
+from mcfuser.tune.cover import AXES, FAR, Decision, decide, likely, most_pieces
 from mcfuser.tune.tuned import NoCandidate, Tuned
 
 H200 = CATALOGUE["nvidia/h200"]
 SMALL = attention(8, 64, 64, 64, 64, "float16")
 LONG = attention(32, 4096, 4096, 128, 128, "float16")
 Pieces = tuple[str, ...]
+
+
+NORM = from_json(
+    {"axes": {"m": 16, "n": 110592}, "tensors": {"X": {"shape": ["m", "n"], "dtype": "float16"}},
+     "operators": ["M[m] = sum[n] float32(X[m, n])",
+                   "V[m] = sum[n] (X[m, n] - M[m]) * (X[m, n] - M[m])",
+                   "Y[m, n] = (X[m, n] - M[m]) / sqrt(V[m] + 0.001)"]}
+)  # fmt: skip
 
 
 def pieces(chain: Chain) -> Pieces:
@@ -332,3 +340,43 @@ def test_the_chains_that_are_likely_to_be_tuned() -> None:
     assert [pieces(c) for c in apart] == [pieces(c) for c in likely(SMALL, False)]
     assert len(apart) == len(unfused_cut(SMALL))
     assert [c.key for c in apart] == [c.key for c in cut(guarded(SMALL), unfused_cut(SMALL))]
+
+
+def test_a_chain_without_products_has_pieces_where_its_rows_are_too_few() -> None:
+    assert most_pieces(NORM, H200) == (1, 1, 1)
+    assert most_pieces(NORM, replace(H200, units=17)) == (1, 1, 1)
+    assert most_pieces(NORM, replace(H200, units=16)) == (3,)
+    assert most_pieces(SMALL, H200) == unfused_cut(SMALL)
+
+
+APART = {(1, "M"): 2e-6, (1, "V"): 2e-6, (1, "Y"): 2e-6}
+
+
+def test_reductions_have_kernels_of_their_own_where_that_is_faster() -> None:
+    bench = Bench({**APART, (3, "Y"): 15e-6}, expected={(2, "Y"): 5e-6, (2, "V"): 5e-6})
+    made = bench.decide(NORM)
+    assert bench.asked == [("M", "V", "Y"), ("M",), ("V",), ("Y",)]
+    assert made.kept is not None and made.kept.cut == made.unfused == (1, 1, 1)
+    assert "3 kernels are kept: fused takes 2.50x" in made.reason
+
+
+def test_two_reductions_may_share_a_kernel() -> None:
+    bench = Bench({**APART, (3, "Y"): 15e-6, (2, "V"): 3e-6}, expected={(2, "Y"): 5e-6})
+    made = bench.decide(NORM)
+    assert bench.asked[-2:] == [("M", "V"), ("Y",)]
+    assert made.kept is not None and made.kept.cut == (2, 1)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_reductions_stay_together_where_the_model_expects_no_gain(together: bool) -> None:
+    bench = Bench({**APART, (3, "Y"): 6e-6})
+    made = bench.decide(NORM, together=together)
+    assert bench.asked == [("M", "V", "Y")] and not bench.compared
+    assert made.kept is not None and made.kept.cut == (3,)
+    assert made.reason == "no product, one kernel: 3 are not predicted to be faster"
+
+
+def test_a_norm_that_no_kernel_computes_whole_is_computed_in_pieces() -> None:
+    bench = Bench(APART, expected={(3, "Y"): 1e-6})
+    made = bench.decide(NORM)
+    assert made.kept is not None and made.kept.cut == (1, 1, 1)
