@@ -24,9 +24,11 @@ compiled for sm_90 (Triton 3.9, 2026-11-24), all 55 with more spill, 39 of them 
 bytes, and they took 2.7 seconds to compile, up to half a minute; the others took 0.9, and 86 of
 these 124 do not spill."""
 LARGEST = 256.0
-"""Elements of a map or a reduction that a thread can have at once. Of a norm of 16 x 110,592
-elements, tiles with as many take up to 183 registers and compile in 1.5 s, and those with twice as
-many spill 3,000 bytes a thread, in 6 s (Triton 3.9 for sm_90, 2026-11-28)."""
+"""Elements of a reduction that a thread can have at once: sums of 32 x 262,144 elements take 38
+registers with as many (Triton 3.9 for sm_90, 2026-11-28)."""
+MAPPED = 128.0
+"""Elements of a map that a thread can have at once: a norm's quotients with an activation take 178
+registers with as many, and spill 1,496 bytes in 4 seconds of compilation with twice as many."""
 FEW = 4
 """Elements of its largest product that a thread should have: with fewer, warps have no work."""
 
@@ -61,7 +63,8 @@ def feasible(
     for dot in made.dots.values():
         busy |= dot.rows * dot.columns >= FEW * 32 * warps
     if not made.dots:
-        return np.asarray((stages <= iterations) & walked & (made.largest <= LARGEST))
+        held = (made.largest <= LARGEST) & (made.mapped_elements <= MAPPED)
+        return np.asarray((stages <= iterations) & walked & held)
     grouped = np.any([d.grouped for d in made.dots.values()], axis=0)
     staged = (stages <= np.maximum(iterations, 2)) & (~grouped | ((stages > 1) & (iterations > 1)))
     fits = (made.registers <= HELD) & (made.shared <= device.fast) & (made.gathered <= GATHERED)

@@ -53,13 +53,20 @@ def test_many_multiplications_of_a_thread_are_not() -> None:
     assert looked_at(c=gemm(1, 1024, 1024, 256, 32, "float16"), k=64, **deep)
 
 
-@pytest.mark.parametrize(("tile", "warps", "taken"), [
-    (8192, 4, True), (32_768, 4, True), (32_784, 4, False), (65_536, 8, True), (131_072, 8, False),
+SUM, DIFFERENCE = "M[m] = sum[n] X[m, n]", "Y[m, n] = X[m, n] - M[m]"
+
+
+@pytest.mark.parametrize(("lines", "tile", "warps", "taken"), [
+    ([SUM], 8192, 4, True), ([SUM], 32_768, 4, True), ([SUM], 32_784, 4, False),
+    ([SUM], 65_536, 8, True), ([SUM], 131_072, 8, False),
+    ([SUM, DIFFERENCE], 16_384, 4, True), ([SUM, DIFFERENCE], 16_400, 4, False),
+    ([SUM, DIFFERENCE], 32_768, 8, True), ([SUM, DIFFERENCE], 65_536, 8, False),
 ])  # fmt: skip
-def test_elements_that_no_thread_holds_are_not(tile: int, warps: int, taken: bool) -> None:
-    """Of a norm: 256 of a thread's, with those that pad a tile."""
-    norm = chain({"m": 16, "n": 131_072}, {"X": "mn"},
-                 ["M[m] = sum[n] X[m, n]", "Y[m, n] = X[m, n] - M[m]"])  # fmt: skip
+def test_elements_that_no_thread_holds_are_not(
+    lines: list[str], tile: int, warps: int, taken: bool
+) -> None:
+    """A thread's 256 of a sum, and 128 of what is written, with those that pad a tile."""
+    norm = chain({"m": 16, "n": 131_072}, {"X": "mn"}, lines)
     plan = Plan(program(norm), parse("m.n"), frozenset())
     tiles = np.asarray([[1, tile]])
     assert feasible(plan, tiles, np.asarray([warps]), np.asarray([1]), H200) == [taken]

@@ -228,10 +228,17 @@ class TritonCandidates:
     @cached_property
     def largest(self) -> Floats:
         """Elements a thread has of the largest map, or of what is reduced in the largest step."""
-        computes = (s for s, _ in self.facts.points if isinstance(s, Compute))
+        return self._most(lambda s: s.operator.out not in self.dots)
+
+    @cached_property
+    def mapped_elements(self) -> Floats:
+        """Elements a thread has of the largest map."""
+        return self._most(lambda s: s.operator.reduce == "none")
+
+    def _most(self, wanted: Callable[[Compute], bool]) -> Floats:
         most = np.zeros(len(self.tiles))
-        for s in computes:
-            if s.operator.out not in self.dots:
+        for s, _ in self.facts.points:
+            if isinstance(s, Compute) and wanted(s):
                 most = np.maximum(most, self._elements(s))
         return most
 
