@@ -63,7 +63,7 @@ def feasible(
     for dot in made.dots.values():
         busy |= dot.rows * dot.columns >= FEW * 32 * warps
     if not made.dots:
-        held = (made.largest <= LARGEST) & (made.mapped_elements <= MAPPED)
+        held = (made.largest <= LARGEST) & (made.largest_map <= MAPPED)
         return np.asarray((stages <= iterations) & walked & held)
     grouped = np.any([d.grouped for d in made.dots.values()], axis=0)
     staged = (stages <= np.maximum(iterations, 2)) & (~grouped | ((stages > 1) & (iterations > 1)))

@@ -226,6 +226,11 @@ def _once_each(predict: PredictSeconds) -> PredictSeconds:
     return predicted
 
 
+def _predicted(chains: Sequence[Chain], predict: PredictSeconds) -> float:
+    """The seconds that the model predicts for chains one after the other."""
+    return sum(map(predict, chains))
+
+
 def _alone(chain: Chain, unfused_at: Cut, predict: PredictSeconds) -> str | None:
     """Why the whole chain alone is tuned: it is one piece, or has no product, and the model does
     not expect its pieces to take less time. None where pieces are tuned, too."""
@@ -233,8 +238,7 @@ def _alone(chain: Chain, unfused_at: Cut, predict: PredictSeconds) -> str | None
         return "one product with its epilogue" if len(unfused_at) == 1 else None
     if len(unfused_at) == 1:
         return "no product, one kernel"
-    apart = sum(predict(piece) for piece in pieces(chain, unfused_at))
-    if apart < predict(chain):
+    if _predicted(pieces(chain, unfused_at), predict) < predict(chain):
         return None
     return f"no product, one kernel: {len(unfused_at)} are not predicted to be faster"
 
@@ -250,7 +254,7 @@ def _far(chain: Chain, unfused_at: Cut, predict: PredictSeconds, together: bool)
     whole = predict(chain)
     if not math.isfinite(whole):
         return None
-    apart = sum(predict(piece) for piece in pieces(chain, unfused_at))
+    apart = _predicted(pieces(chain, unfused_at), predict)
     if whole <= FAR * apart:
         return None
     return f"fused is predicted to take {whole / apart:.1f}x the time of {len(unfused_at)} kernels"
@@ -289,13 +293,13 @@ def _predicted_best(
     if not 2 < len(unfused_at) <= PIECES:
         return None
 
-    def predicted(chains: Sequence[Chain]) -> float:
-        return sum(predict(piece) for piece in chains)
-
     tuned = min(covers, key=lambda c: c.seconds)
-    best = min(intermediate_cuts(unfused_at), key=lambda where: predicted(pieces(chain, where)))
-    error = tuned.seconds / max(predicted(tuned.chains), 1e-30)
-    return best if error * predicted(pieces(chain, best)) < tuned.seconds else None
+    predictions = {
+        where: _predicted(pieces(chain, where), predict) for where in intermediate_cuts(unfused_at)
+    }
+    best = min(predictions, key=predictions.__getitem__)
+    error = tuned.seconds / max(_predicted(tuned.chains, predict), 1e-30)
+    return best if error * predictions[best] < tuned.seconds else None
 
 
 def _fastest(unfused_at: Cut, covers: tuple[Cover, ...], timed: Interleaved) -> Decision:

@@ -231,7 +231,7 @@ class TritonCandidates:
         return self._most(lambda s: s.operator.out not in self.dots)
 
     @cached_property
-    def mapped_elements(self) -> Floats:
+    def largest_map(self) -> Floats:
         """Elements a thread has of the largest map."""
         return self._most(lambda s: s.operator.reduce == "none")
 
