@@ -13,6 +13,7 @@ from tvm.relax.backend.cuda import pipeline as cuda
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
+from mcfuser.codegen.cuda.beside import beside
 from mcfuser.codegen.cuda.reduced import combined, few_results, in_blocks
 from mcfuser.codegen.cuda.together import small_together
 from mcfuser.codegen.shapes import ordered_shapes
@@ -39,15 +40,16 @@ _CHOICE = tvm.ir.Op.get("prim.if_then_else")
 
 
 def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
-    """TVM's pipeline for Relax modules on an NVIDIA GPU, with `in_vectors` and schedules of
-    reductions among its own, which are `tried`, `bools_one_by_one` and `small_together` after them,
-    and `ordered_shapes` last."""
+    """TVM's pipeline for Relax modules on an NVIDIA GPU, with `beside` first, `in_vectors` and
+    schedules of reductions among its own, which are `tried`, `bools_one_by_one` and
+    `small_together` after them, and `ordered_shapes` last."""
     *legalize, _ = cuda.legalize_passes(target)
     made = dlight.ScheduleRule.from_callable
     vectors, first = made("Vectors")(in_vectors), made("FewResults")(few_results)
     rules = [first, *RULES, made("InBlocks")(in_blocks)]
+    in_place = tvm.transform.module_pass(lambda module, _: beside(module), opt_level=0)
     return tvm.transform.Sequential([
-        *cuda.library_dispatch_passes(target), *legalize,
+        in_place, *cuda.library_dispatch_passes(target), *legalize,
         dlight.ApplyDefaultSchedule(vectors, *map(tried, rules), dlight.gpu.Fallback()),
         bools_one_by_one(), small_together(),
         *cuda.dataflow_lower_passes(target), *cuda.finalize_passes(target),

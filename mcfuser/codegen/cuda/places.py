@@ -1,0 +1,255 @@
+"""Concatenations in place: which values lie in the array of a concatenation, and where.
+
+Of one picture, the channels that are put behind each other are slices of one array. What a kernel
+writes there, and other kernels read there, need not be copied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, s_tir, tirx
+
+from mcfuser.chain import BYTES
+
+ALIGNED = 64
+"""Bytes at whose multiples values begin in an array: kernels move whole vectors."""
+SCHEDULED = "tirx.is_scheduled"
+"""The attribute of functions that have schedules: before TVM has made its own, these are kernels.
+"""
+_CALL, _CONCAT, _VIEW = map(tvm.ir.Op.get, ("relax.call_tir", "relax.concat", "relax.reshape"))
+
+
+@dataclass(frozen=True)
+class ArrayPlace:
+    """Where a value lies: from the element `start` on in the array of the concatenation `whole`."""
+
+    whole: relax.Var
+    start: int
+
+
+@dataclass(frozen=True)
+class ArrayPlaces:
+    """The values that lie in concatenations. Those of `sliced` are copied out, too, since what
+    reads them is no kernel. `copied` are parts that no kernel writes, and where they are copied."""
+
+    lying: Mapping[relax.Var, ArrayPlace]
+    sliced: frozenset[relax.Var]
+    copied: tuple[tuple[relax.Expr, ArrayPlace], ...]
+
+
+@dataclass(frozen=True)
+class ValueFlow:
+    """The values of a function in their order, what reads each of them (None: the function returns
+    it), and the kernels of its module."""
+
+    values: Mapping[relax.Var, Any]
+    readers: Mapping[relax.Var, Sequence[relax.Var | None]]
+    kernels: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc]
+
+    def base(self, value: Any) -> Any:
+        """What a value is a view of; itself if it is none."""
+        while (seen := _seen(self.values.get(value))) is not None:
+            value = seen
+        return value
+
+    def seen(self, value: relax.Var) -> Iterator[relax.Var | None]:
+        """What reads a value, or a view of it."""
+        for reader in self.readers.get(value, ()):
+            if _seen(self.values.get(reader)) is not None:
+                yield from self.seen(reader)
+            else:
+                yield reader
+
+    def launches(self, value: relax.Var | None) -> bool:
+        """Whether a value is what a kernel's call gives."""
+        made: Any = self.values.get(value)
+        return _is(made, _CALL) and len(made.args) == 2 and made.args[0] in self.kernels
+
+    def results(self, call: relax.Var) -> list[relax.Var | None]:
+        """The values that a kernel writes, in its order; None for those that nothing reads."""
+        if not isinstance(call.ty, relax.TupleType):
+            return [call]
+        named: list[relax.Var | None] = [None] * len(call.ty.fields)
+        for reader in self.readers.get(call, ()):
+            made = self.values.get(reader)
+            if isinstance(made, relax.TupleGetItem):
+                named[made.index] = reader
+        return named
+
+    def written(self, value: relax.Var) -> bool:
+        """Whether a kernel writes a value."""
+        made = self.values.get(value)
+        call = made.tuple_value if isinstance(made, relax.TupleGetItem) else value
+        return self.launches(call) and value in self.results(call)
+
+
+def value_flow(
+    function: relax.Function, kernels: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc]
+) -> ValueFlow:
+    """What flows where in a function."""
+    values, readers = dict[relax.Var, Any](), dict[relax.Var, list[relax.Var | None]]()
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            plain = isinstance(binding, relax.VarBinding)
+            values[binding.var] = binding.value if plain else None
+            for v in relax.analysis.free_vars(binding.value):
+                readers.setdefault(v, []).append(binding.var)
+    for v in relax.analysis.free_vars(function.body.body):
+        readers.setdefault(v, []).append(None)
+    return ValueFlow(values, readers, kernels)
+
+
+def kernels_of(module: tvm.IRModule) -> dict[tvm.ir.GlobalVar, tirx.PrimFunc]:
+    """The kernels of a module whose other functions TVM has not scheduled yet."""
+    return {
+        name: function
+        for name, function in module.functions_items()
+        if isinstance(function, tirx.PrimFunc)
+        and SCHEDULED in (function.attrs or {})
+        and isinstance(function.body, s_tir.SBlockRealize)
+    }
+
+
+def places(flow: ValueFlow) -> ArrayPlaces:
+    """Where the values of a function may lie, so that less is copied. The largest concatenations
+    come first: the smaller ones of a dense block are the first parts of its last one. What the
+    function returns stays outside."""
+    joined = [v for v, made in flow.values.items() if contiguous(made)]
+    joined.sort(key=lambda v: -math.prod(extents(v)))
+    found = ArrayPlaces({}, frozenset(), ())
+    for whole in joined:
+        if whole not in found.lying and None not in flow.seen(whole):
+            found = _with(found, flow, joined, whole)
+    return found
+
+
+def contiguous(made: Any) -> bool:
+    """Whether a value is a concatenation whose parts are slices of its array, each in one piece."""
+    if not _is(made, _CONCAT) or not isinstance(made.args[0], relax.Tuple):
+        return False
+    if made.attrs.axis is None or str(made.ty.dtype) not in BYTES:
+        return False
+    known = all(map(_known, made.args[0].fields))
+    return known and math.prod(extents(made)[: axis_of(made)]) == 1
+
+
+def axis_of(joined: relax.Call) -> int:
+    """The dimension along which the parts of a concatenation lie behind each other."""
+    return int(joined.attrs.axis) % len(extents(joined))
+
+
+def parts_of(joined: relax.Call) -> Iterator[tuple[relax.Expr, int]]:
+    """The parts of a concatenation, and the element at which each begins."""
+    start = 0
+    for part in joined.args[0].fields:
+        yield part, start
+        start += math.prod(extents(part))
+
+
+def extents(value: relax.Expr) -> tuple[int, ...]:
+    """The extents of a tensor, which are known."""
+    return tuple(int(n) for n in value.ty.shape.values)
+
+
+def _known(value: relax.Expr) -> bool:
+    """Whether a value is a tensor of one dimension or more whose extents are numbers."""
+    shape = value.ty.shape if isinstance(value.ty, relax.TensorType) else None
+    if not isinstance(shape, relax.ShapeExpr) or not len(shape.values):
+        return False
+    return all(isinstance(n, tirx.IntImm) for n in shape.values)
+
+
+def _seen(made: Any) -> Any:
+    """What a value is a view of, or another name for; None if it is neither."""
+    if isinstance(made, relax.Var):
+        return made
+    return made.args[0] if _is(made, _VIEW) else None
+
+
+def _is(made: Any, op: tvm.ir.Op) -> bool:
+    return isinstance(made, relax.Call) and made.op == op
+
+
+def _with(
+    found: ArrayPlaces, flow: ValueFlow, joined: Sequence[relax.Var], whole: relax.Var
+) -> ArrayPlaces:
+    """The places, with those in a concatenation's array; without them where as many copies would
+    remain as there are."""
+    layout = _Layout(flow, found.lying, {}, [])
+    layout.place(whole, ArrayPlace(whole, 0))
+    for other in joined:
+        layout.find(other)
+    lying, copied = layout.lying, layout.copied
+    sliced = {v for v in lying if not v.same_as(whole) and not layout.found_by_all(v)}
+    less = len(copied) + len(sliced) < sum(v in lying for v in joined)
+    if not less or not all(_fits(part, flow.values[whole]) for part, _ in copied):
+        return found
+    return ArrayPlaces({**found.lying, **lying}, found.sliced | sliced, (*found.copied, *copied))
+
+
+def _fits(part: relax.Expr, joined: relax.Call) -> bool:
+    """Whether a tensor has a concatenation's dimensions, and the same extents behind its axis."""
+    behind = axis_of(joined) + 1
+    one, whole = extents(part), extents(joined)
+    return len(one) == len(whole) and one[behind:] == whole[behind:]
+
+
+@dataclass
+class _Layout:
+    """The values that lie in one concatenation, so far; `taken` lie in others."""
+
+    flow: ValueFlow
+    taken: Mapping[relax.Var, ArrayPlace]
+    lying: dict[relax.Var, ArrayPlace]
+    copied: list[tuple[relax.Expr, ArrayPlace]]
+
+    def place(self, value: relax.Var, at: ArrayPlace) -> None:
+        """Places a value; of a concatenation its parts, too."""
+        self.lying[value] = at
+        if not contiguous(self.flow.values[value]):
+            return
+        for part, start in parts_of(self.flow.values[value]):
+            base, lies = self.flow.base(part), ArrayPlace(at.whole, at.start + start)
+            free = base not in self.lying and base not in self.taken and _aligned(base, lies)
+            made = self.flow.values.get(base)
+            if free and (contiguous(made) or self.flow.written(base)):
+                self.place(base, lies)
+            else:
+                self.copied.append((part, lies))
+
+    def find(self, joined: relax.Var) -> None:
+        """Places a concatenation whose parts happen to lie behind each other."""
+        if joined in self.lying or joined in self.taken:
+            return
+        known = {self.flow.base(part): at for part, at in self.copied} | self.lying
+        found = set[ArrayPlace | None]()
+        for part, start in parts_of(self.flow.values[joined]):
+            at = known.get(self.flow.base(part))
+            found.add(None if at is None else ArrayPlace(at.whole, at.start - start))
+        first = found.pop() if len(found) == 1 else None
+        if first is not None and _aligned(joined, first):
+            self.lying[joined] = first
+
+    def found_by_all(self, value: relax.Var) -> bool:
+        """Whether all that reads a value finds it where it lies."""
+        return all(
+            self.flow.launches(reader) or self.joins(reader, value)
+            for reader in self.flow.seen(value)
+        )
+
+    def joins(self, reader: relax.Var | None, value: relax.Var) -> bool:
+        """Whether a reader is a concatenation in which a value lies as one of its parts."""
+        if reader not in self.lying or not contiguous(self.flow.values[reader]):
+            return False
+        start = self.lying[value].start - self.lying[reader].start
+        parts = parts_of(self.flow.values[reader])
+        return {at for part, at in parts if self.flow.base(part) == value} == {start}
+
+
+def _aligned(value: relax.Expr, at: ArrayPlace) -> bool:
+    return at.start * BYTES[str(value.ty.dtype)] % ALIGNED == 0

@@ -1,0 +1,214 @@
+"""Kernels that write parts of concatenations in place compute what they did, and less is copied."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tvm import relax, tirx
+
+from mcfuser.codegen.cuda.beside import beside, copying, within_arrays
+from tests.support.concatenations import WIDTH, Make, Model, drawn, installed
+
+
+def results(module: tvm.IRModule, *shape: int) -> list[NDArray[Any]]:
+    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    built = tvm.compile(module, target="llvm")
+    made = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x))
+    return [np.asarray(m.numpy()) for m in made]
+
+
+def calls(module: tvm.IRModule, *names: str) -> int:
+    """The calls of Relax operators of these names."""
+    values = [b.value for block in module["main"].body.blocks for b in block.bindings]
+    made = [v.op.name for v in values if isinstance(v, relax.Call) and hasattr(v.op, "name")]
+    return sum(name.removeprefix("relax.") in names for name in made)
+
+
+def check(model: Model, *shape: int) -> tvm.IRModule:
+    """The module with kernels that write in place, which computes the same bits."""
+    made = beside(model.module)
+    relax.analysis.well_formed(made)
+    for before, after in zip(results(model.module, *shape), results(made, *shape), strict=True):
+        np.testing.assert_array_equal(before, after)
+    return made
+
+
+def dense_block(model: Model, x: relax.Var) -> list[relax.Var]:
+    """Each layer reads all before it."""
+    kept = [model.one([x], 4)]
+    for _ in range(3):
+        kept.append(model.one([model.join(*kept)], 2))
+    return [model.one([model.join(*kept), kept[0]], 4)]
+
+
+def test_a_dense_block_copies_nothing() -> None:
+    made = check(Model(dense_block), 1, 2, WIDTH)
+    assert calls(made, "concat", "strided_slice") == 0
+    assert calls(made, "builtin.alloc_tensor") == 1
+
+
+def test_the_parts_of_a_part_lie_in_the_same_array() -> None:
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        a, b, c = (model.one([x], n) for n in (3, 1, 2))
+        inner = model.join(a, b)
+        return [model.one([model.join(c, inner), model.one([inner], 5)], 2)]
+
+    made = check(Model(make), 1, 2, WIDTH)
+    assert calls(made, "concat", "strided_slice") == 0
+
+
+def test_a_kernel_may_write_some_of_its_results_in_place_or_several() -> None:
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        a, b, c, d = model.run([x], 2, 3, 1, 2)
+        whole = model.join(a, c, d)
+        return [model.one([whole, b], 4), b]
+
+    made = check(Model(make), 1, 2, WIDTH)
+    assert calls(made, "concat", "strided_slice") == 0
+
+
+def test_one_kernel_may_read_and_write_several_arrays() -> None:
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        a, b = model.run([x], 2, 3)
+        c, d = model.run([a, b], 1, 2)
+        one, other = model.join(a, c), model.join(b, d)
+        return [model.one([one, other, a, d], 4)]
+
+    made = check(Model(make), 1, 2, WIDTH)
+    assert calls(made, "concat", "strided_slice") == 0
+    assert calls(made, "builtin.alloc_tensor") == 2
+
+
+def test_what_no_kernel_reads_in_place_is_copied_out() -> None:
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        kept = [model.one([x], 2)]
+        for _ in range(3):
+            kept.append(model.one([model.join(*kept)], 2))
+        return [model.one([model.join(*kept)], 1), model.emit(relax.op.nn.relu(kept[1]))]
+
+    made = check(Model(make), 1, 2, WIDTH)
+    assert (calls(made, "concat"), calls(made, "strided_slice")) == (0, 1)
+
+
+def test_what_no_kernel_writes_is_copied_in_once() -> None:
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        kept = [model.emit(relax.op.nn.relu(x))]
+        for _ in range(3):
+            kept.append(model.one([model.join(*kept)], 2))
+        return [model.one([model.join(*kept)], 1)]
+
+    made = check(Model(make), 1, 2, WIDTH)
+    assert calls(made, "concat", "strided_slice") == 0
+    names = [v.name_hint for v, f in made.functions_items() if isinstance(f, tirx.PrimFunc)]
+    assert sum(n.startswith("copy_beside") for n in names) == 1
+
+
+def test_a_tensor_that_is_joined_twice_lies_in_one_place_only() -> None:
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        kept = model.run([x], 2, 2)
+        for _ in range(3):
+            kept.append(model.one([model.join(*kept)], 2))
+        return [model.one([kept[-1], model.join(kept[1], kept[0])], 2)]
+
+    made = check(Model(make), 1, 2, WIDTH)
+    assert (calls(made, "concat"), calls(made, "strided_slice")) == (1, 2)
+
+    def twice(model: Model, x: relax.Var) -> list[relax.Var]:
+        a, b = model.run([x], 2, 1)
+        inner = model.join(a, b)
+        return [model.one([model.join(inner, inner), model.one([inner], 1)], 2)]
+
+    check(Model(twice), 1, 2, WIDTH)
+
+
+def left(make: Make, *shape: int, **more: Any) -> None:
+    """The module is left as it is."""
+    model = Model(make, **more)
+    assert beside(model.module) is model.module
+    assert len(results(model.module, *shape))
+
+
+def test_left_alone_is_what_would_be_copied_all_the_same() -> None:
+    left(lambda m, x: [m.one([m.join(m.one([x], 2), m.emit(relax.op.nn.relu(x)))], 1)],
+         1, 2, WIDTH)  # fmt: skip
+    left(lambda m, x: [m.join(m.one([x], 2), m.one([x], 1))], 1, 2, WIDTH)
+
+    def viewed(model: Model, x: relax.Var) -> list[relax.Var]:
+        joined = model.join(model.one([x], 2), model.one([x], 1))
+        return [model.emit(relax.op.reshape(joined, (3 * WIDTH,)))]
+
+    left(viewed, 1, 2, WIDTH)
+
+
+def test_left_alone_is_what_does_not_lie_in_one_piece_or_not_at_vectors() -> None:
+    def pair(model: Model, x: relax.Var) -> list[relax.Var]:
+        return [model.one([model.emit(relax.op.concat([model.one([x], 2), x], 2))], 1)]
+
+    left(pair, 1, 2, WIDTH)
+    left(lambda m, x: [m.one([m.join(m.one([x], 3), m.one([x], 2))], 1)], 1, 2, 5, width=5)
+    turned = relax.op.permute_dims
+    left(lambda m, x: [m.emit(turned(m.join(x, m.emit(relax.op.nn.relu(x)))))],
+         2, 2, WIDTH, pictures=2)  # fmt: skip
+
+
+def test_left_alone_is_what_has_run_time_extents() -> None:
+    n = tirx.Var("n", "int64")
+    left(lambda m, x: [m.emit(relax.op.nn.relu(m.join(x, x)))], 1, 3, WIDTH, extent=n)
+
+
+@settings(max_examples=6)
+@given(st.data())
+def test_any_function_computes_the_same_bits(data: st.DataObject) -> None:
+    model = drawn(data)
+    made = check(model, 1, 2, WIDTH)
+    copies = ("concat", "strided_slice")
+    assert calls(made, *copies) <= calls(model.module, *copies)
+
+
+def test_a_launch_is_given_addresses_within_the_array() -> None:
+    """As `module.launcher` writes it: what it calls is given addresses, here of a host function."""
+
+    @tvm.register_global_func("tests.beside.move", override=True)
+    def move(source: ctypes.c_void_p, target: ctypes.c_void_p, elements: int) -> None:
+        ctypes.memmove(target, source, 4 * elements)
+
+    launch = installed(
+        "\n".join(
+            [
+                "@T.prim_func(s_tir=True, private=True)",
+                'def launch(p0: T.Buffer((16,), "float32"), p1: T.Buffer((16,), "float32")):',
+                '    with T.sblock("root"):',
+                "        T.reads(p0[0:16])",
+                "        T.writes(p1[0:16])",
+                '        w0 = T.alloc_buffer((4,), "float32")',
+                '        T.call_packed("tests.beside.move", p0.data, p1.data, 16)',
+            ]
+        )
+    )
+    made = within_arrays(launch, [((1, 5, 16), "float32")], [(0, 16), (0, 64)])
+    built = tvm.compile(tvm.IRModule({"main": made.with_attr("global_symbol", "main")}), "llvm")
+    array = tvm.runtime.tensor(np.arange(80, dtype=np.float32).reshape(1, 5, 16))
+    built["main"](array)
+    expected = np.arange(80, dtype=np.float32).reshape(1, 5, 16)
+    expected[0, 4] = expected[0, 1]
+    np.testing.assert_array_equal(array.numpy(), expected)
+
+
+@pytest.mark.parametrize(("axis", "first"), [(0, 3), (1, 2), (2, 1)])
+def test_a_copy_begins_at_a_position_of_an_axis(axis: int, first: int) -> None:
+    extents = [5 if d == axis else n for d, n in enumerate((1, 2, 4))]
+    part = [2 if d == axis else n for d, n in enumerate(extents)]
+    function = copying((tuple(extents), "float32"), part, axis, first)
+    built = tvm.compile(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), "llvm")
+    array, copied = np.zeros(extents, np.float32), np.random.rand(*part).astype(np.float32)
+    tensors = [tvm.runtime.tensor(a) for a in (array, copied)]
+    built["main"](*tensors)
+    array[tuple(slice(first, first + 2) if d == axis else slice(None) for d in range(3))] = copied
+    np.testing.assert_array_equal(tensors[0].numpy(), array)

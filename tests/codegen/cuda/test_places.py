@@ -1,0 +1,123 @@
+"""Where values lie in the arrays of concatenations, followed element by element."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tvm import relax
+
+from mcfuser.codegen.cuda.places import (
+    ALIGNED,
+    ArrayPlace,
+    ArrayPlaces,
+    ValueFlow,
+    contiguous,
+    extents,
+    kernels_of,
+    parts_of,
+    places,
+    value_flow,
+)
+from tests.support.concatenations import WIDTH, Model, drawn
+
+
+class Memory:
+    """The arrays of a function as they are written, each element by its name."""
+
+    def __init__(self, flow: ValueFlow, found: ArrayPlaces) -> None:
+        self.flow, self.found = flow, found
+        self.arrays: dict[relax.Var, NDArray[Any]] = {}
+        self.names: dict[Any, NDArray[Any]] = {}
+        self.copied = 0
+
+    def of(self, value: Any) -> NDArray[Any]:
+        """The names of a value's elements, each value's its own."""
+        if value not in self.names:
+            first = 1 + sum(n.size for n in self.names.values())
+            self.names[value] = first + np.arange(math.prod(extents(value)))
+        return self.names[value]
+
+    def at(self, value: Any, place: ArrayPlace) -> NDArray[Any]:
+        """The elements of an array where a value lies."""
+        size = math.prod(extents(place.whole))
+        array = self.arrays.setdefault(place.whole, np.zeros(size, int))
+        return array[place.start : place.start + math.prod(extents(value))]
+
+    def read(self, value: Any) -> None:
+        """What lies in an array is there."""
+        base = self.flow.base(value)
+        if (place := self.found.lying.get(base)) is not None:
+            np.testing.assert_array_equal(self.at(base, place), self.of(base))
+
+    def write(self, value: Any) -> None:
+        """A value is where it lies from now on, and nothing was there before."""
+        if (place := self.found.lying.get(value)) is not None:
+            assert not self.at(value, place).any()
+            assert place.start * 4 % ALIGNED == 0
+            self.at(value, place)[:] = self.of(value)
+
+    def join(self, value: relax.Var) -> None:
+        """A concatenation has its parts; those that are copied are copied once."""
+        parts = [*parts_of(self.flow.values[value])]
+        self.names[value] = np.concatenate([self.of(self.flow.base(p)) for p, _ in parts])
+        lies = self.found.lying.get(value)
+        for part, start in parts:
+            place = None if lies is None else ArrayPlace(lies.whole, lies.start + start)
+            copied = place is not None and (part, place) in self.found.copied
+            if place is not None and copied and not self.at(part, place).any():
+                self.at(part, place)[:] = self.of(self.flow.base(part))
+                self.copied += 1
+        self.read(value)
+
+
+def follow(model: Model) -> tuple[ValueFlow, ArrayPlaces]:
+    """Places of a model's values at which all that reads them finds them."""
+    main = model.module["main"]
+    flow = value_flow(main, kernels_of(model.module))
+    found = places(flow)
+    memory = Memory(flow, found)
+    for value, made in flow.values.items():
+        if flow.launches(value):
+            for read in made.args[1].fields:
+                memory.read(read)
+            for written in flow.results(value):
+                if written is not None:
+                    memory.write(written)
+        elif contiguous(made):
+            memory.join(value)
+    assert memory.copied == len({place for _, place in found.copied})
+    return flow, found
+
+
+@given(st.data())
+def test_what_reads_a_value_finds_it(data: st.DataObject) -> None:
+    flow, found = follow(drawn(data))
+    joined = [v for v in found.lying if contiguous(flow.values[v])]
+    wholes = {at.whole for at in found.lying.values()}
+    assert wholes <= {*joined}
+    assert len(found.copied) + len(found.sliced) <= len(joined) - len(wholes)
+    for value, at in found.lying.items():
+        outside = [r for r in flow.seen(value) if not flow.launches(r) and r not in found.lying]
+        assert not outside or value in found.sliced or at.whole.same_as(value)
+
+
+def test_the_largest_concatenation_has_the_array() -> None:
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        kept = [model.one([x], 4)]
+        for _ in range(3):
+            kept.append(model.one([model.join(*kept)], 2))
+        return [model.one([model.join(*kept)], 1)]
+
+    flow, found = follow(Model(make))
+    joined = [v for v, made in flow.values.items() if contiguous(made)]
+    assert {at.whole for at in found.lying.values()} == {joined[-1]}
+    assert [found.lying[v].start for v in joined] == [0] * 4
+    starts = sorted(at.start for v, at in found.lying.items() if v not in joined)
+    assert starts == [0, 4 * WIDTH, 6 * WIDTH, 8 * WIDTH]
+    assert not found.sliced
+    assert not found.copied
