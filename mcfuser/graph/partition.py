@@ -301,11 +301,22 @@ def _without_product(chosen: Selection, last: relax.Var, bound: _Bound) -> None:
         else:
             lifted, members = larger, grown
     found = _bound([_own(chosen.flow, v) for v in members])
-    if found.small is not None:
-        chosen.reasons.setdefault(last, found.small)
+    if found.small is not None or _behind_each_other(chosen.flow, members):
+        reason = found.small or "it puts tensors behind each other in memory"
+        chosen.reasons.setdefault(last, reason)
         return
     saved = sum(2 * size(v) * BYTES.get(dtype(v), 4) for v in members[:-1])
     chosen.take(members, lifted, saved)
+
+
+def _behind_each_other(flow: Dataflow, members: tuple[relax.Var, ...]) -> bool:
+    """Whether a region only puts whole tensors behind each other in memory: they are copied as fast
+    as anything is read, or are where they shall be already (mcfuser.codegen.cuda.places)."""
+    first, *more = members
+    if more or flow.kinds[first] != "concatenation":
+        return False
+    whole = shape(first)
+    return math.prod(whole[: int(flow.values[first].attrs.axis) % len(whole)]) == 1
 
 
 def _with_bounds(chosen: Selection, last: relax.Var) -> tuple[relax.Var, ...]:

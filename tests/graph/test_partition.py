@@ -240,6 +240,20 @@ def test_few_sums_of_many_terms_are_a_chain_where_the_terms_lie_side_by_side(
     assert (len(reasons) == 1) != taken
 
 
+@pytest.mark.parametrize(
+    ("axis", "pictures", "taken"), [(1, 1, False), (-3, 1, False), (1, 2, True), (2, 1, True)]
+)
+def test_tensors_that_are_put_behind_each_other_in_memory_are_no_chain(
+    axis: int, pictures: int, taken: bool
+) -> None:
+    net = Net()
+    given = [net.input(name, pictures, 8, 64, 64) for name in "xy"]
+    model = net.model(net.op("Concat", *given, axis=axis)).SerializeToString()
+    cut = partition(load(model, {}).module, 100e9, 10e9)
+    assert (len(cut.matches) == 1) == taken
+    assert ("it puts tensors behind each other in memory" in cut.left.values()) != taken
+
+
 def maps(n: Net) -> str:
     return n.input("x", 2, 8, 64, 64)
 

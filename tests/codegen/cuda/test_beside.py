@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import tvm
 from hypothesis import given, settings
@@ -14,7 +15,13 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 
 from mcfuser.codegen.cuda.beside import beside, copying, within_arrays
+from mcfuser.graph.assemble import Installed, Replacement, install
+from mcfuser.graph.load import load
+from mcfuser.graph.partition import partition
+from mcfuser.graph.selection import ChainMatch
 from tests.support.concatenations import WIDTH, Make, Model, drawn, installed
+from tests.support.naive import primfunc
+from tests.support.nets import Net
 
 
 def results(module: tvm.IRModule, *shape: int) -> list[NDArray[Any]]:
@@ -161,6 +168,35 @@ def test_left_alone_is_what_does_not_lie_in_one_piece_or_not_at_vectors() -> Non
 def test_left_alone_is_what_has_run_time_extents() -> None:
     n = tirx.Var("n", "int64")
     left(lambda m, x: [m.emit(relax.op.nn.relu(m.join(x, x)))], 1, 3, WIDTH, extent=n)
+
+
+def test_the_kernels_of_a_model_write_in_place() -> None:
+    """Convolutions that read all before them, as the models of image restoration have them."""
+    net = Net()
+    kept = [net.op("Conv", net.input("x", 1, 3, 8, 8), net.weight(4, 3, 3, 3), pads=[1] * 4)]
+    for i in range(3):
+        joined = net.op("Concat", *kept, axis=1) if i else kept[0]
+        made = net.op("Conv", joined, net.weight(2, 4 + 2 * i, 3, 3), pads=[1] * 4)
+        kept.append(net.op("Relu", made))
+    model = net.model(net.op("Conv", net.op("Concat", *kept, axis=1), net.weight(4, 10, 1, 1)))
+    loaded = load(model.SerializeToString(), {})
+    matches = partition(loaded.module, 100e9, 10e9).matches
+    assert len(matches) == 5
+    module = install(loaded.module, [naive(m, i) for i, m in enumerate(matches)])
+    made = beside(module)
+    assert (calls(module, "concat"), calls(made, "concat", "strided_slice")) == (3, 0)
+    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)
+    told = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    for one in (module, made):
+        run = relax.VirtualMachine(tvm.compile(one, target="llvm"), tvm.cpu())["main"]
+        found = run(tvm.runtime.tensor(x))
+        found = found if isinstance(found, tvm.runtime.Tensor) else found[0]
+        np.testing.assert_allclose(found.numpy(), told, rtol=1e-4, atol=1e-4)
+
+
+def naive(match: ChainMatch, index: int) -> Replacement:
+    function = primfunc(match.chain, match.shapes)
+    return Replacement(match, (Installed(f"kernel_{index}", match.chain, function),))
 
 
 @settings(max_examples=6)
