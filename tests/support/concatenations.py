@@ -73,6 +73,9 @@ class Model:
         (made,) = self.run(values, positions)
         return made
 
+    def cut(self, value: relax.Expr, first: int, last: int) -> relax.Var:
+        return self.emit(relax.op.strided_slice(value, [1], [first], [last]))
+
     def join(self, *values: relax.Expr) -> relax.Var:
         return self.emit(relax.op.concat([*values], 1))
 
@@ -85,12 +88,20 @@ def drawn(data: st.DataObject) -> Model:
         kept = [x]
         for _ in range(data.draw(st.integers(2, 9))):
             read = [kept[i % len(kept)] for i in data.draw(some)]
-            match data.draw(st.sampled_from(["kernel", "kernel", "join", "join", "relu", "flat"])):
+            kinds = ["kernel", "kernel", "kernel", "join", "join", "cut", "cut", "relu", "flat"]
+            match data.draw(st.sampled_from(kinds)):
                 case "kernel":
                     sizes = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))
                     kept += model.run(read, *sizes)
                 case "join":
                     kept.append(model.join(*read, kept[-1]))
+                case "cut":
+                    size = int(read[0].ty.shape.values[1])
+                    first = data.draw(st.integers(0, size - 1))
+                    last = data.draw(st.integers(first + 1, size))
+                    kept.append(model.cut(read[0], first, last))
+                    if data.draw(st.booleans()) and last < size:
+                        kept.append(model.cut(read[0], last, size))
                 case "relu":
                     kept.append(model.emit(relax.op.nn.relu(read[0])))
                 case _:

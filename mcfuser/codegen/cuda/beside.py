@@ -1,5 +1,5 @@
-"""Concatenations in place: kernels are given the array of a concatenation, and write and read their
-tensors there, at offsets of its address (`mcfuser.codegen.cuda.places`)."""
+"""Concatenations and slices in place: kernels are given the array that their tensors lie in, and
+write and read them at offsets of its address (`mcfuser.codegen.cuda.places`)."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from mcfuser.codegen.cuda.places import (
     parts_of,
     places,
     value_flow,
+    within,
 )
 
 ArrayKind = tuple[tuple[int, ...], str]
@@ -31,14 +32,15 @@ ArrayKind = tuple[tuple[int, ...], str]
 
 def beside(module: tvm.IRModule) -> tvm.IRModule:
     """The module whose kernels write the parts of concatenations where these lie, wherever less is
-    copied then. TVM has not scheduled what is no kernel."""
+    copied then, and read slices where they are. TVM has not scheduled what is no kernel."""
     kernels = kernels_of(module)
     builder, changed = relax.BlockBuilder(module), False
     for name, function in module.functions_items():
         if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
             flow = value_flow(function, kernels)
-            if (found := places(flow)).lying:
-                builder.update_func(name, _Writer(builder, flow, found).function(function))
+            writer = _Writer(builder, flow, places(flow))
+            if any(map(writer.touches, flow.values)):
+                builder.update_func(name, writer.function(function))
                 changed = True
     passes = [relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
     return tvm.transform.Sequential(passes)(builder.get()) if changed else module
@@ -76,14 +78,21 @@ class _Writer:
             yield from self.joined(var, self.found.lying[var])
         elif isinstance(made, relax.TupleGetItem) and self.touches(made.tuple_value):
             pass  # bound behind the call
-        elif self.within(var) is None or self.flow.base(var) in self.found.sliced:
-            yield binding  # views of what lies in an array only are gone
+        elif self.there(self.flow.origin(var).whole):
+            yield binding
+
+    def there(self, value: Any) -> bool:
+        """Whether a value is one of its own, and does not lie in another's array alone."""
+        at = self.found.lying.get(value)
+        return at is None or at.whole.same_as(value) or value in self.found.sliced
 
     def within(self, value: Any) -> ArrayPlace | None:
-        """Where a tensor, or what it is a view of, lies as a part of an array."""
-        base = self.flow.base(value)
-        at = self.found.lying.get(base)
-        return None if at is None or at.whole.same_as(base) else at
+        """Where a tensor lies in an array as a part of it, or as a slice of its own origin."""
+        origin = self.flow.origin(value)
+        at = within(self.found.lying, origin)
+        if at is not None and not at.whole.same_as(origin.whole):
+            return at
+        return origin if self.flow.cut(value) and isinstance(origin.whole, relax.Var) else None
 
     def touches(self, value: relax.Var) -> bool:
         """Whether a value is what a kernel's call gives that reads or writes parts of arrays."""
@@ -99,7 +108,7 @@ class _Writer:
         wholes = list(dict.fromkeys(at.whole for at in [*read, *written] if at is not None))
         for whole in wholes:
             yield from self.allocated(whole)
-        held = [self.arrays[w] for w in wholes]
+        held = [self.arrays.get(w, w) for w in wholes]
         held += [v for v, at in zip(given, read, strict=True) if at is None]
         kernel = self.kernel(call.args[0], [*read, *written], wholes)
         changed = [i for i, w in enumerate(wholes) if any(at and at.whole == w for at in written)]
@@ -127,8 +136,8 @@ class _Writer:
         return self.arrays[whole]
 
     def allocated(self, whole: relax.Var) -> Iterator[relax.VarBinding]:
-        """The binding of an array to which nothing has been written."""
-        if whole not in self.arrays:
+        """The binding of a concatenation's array to which nothing has been written."""
+        if whole in self.found.lying and whole not in self.arrays:
             shape = relax.ShapeExpr(extents(whole))
             made = relax.op.builtin.alloc_tensor(shape, str(whole.ty.dtype), 0)
             yield relax.VarBinding(self.renewed(whole), made)

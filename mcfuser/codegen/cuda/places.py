@@ -1,7 +1,8 @@
-"""Concatenations in place: which values lie in the array of a concatenation, and where.
+"""Concatenations and slices in place: which values lie in the array of another one, and where.
 
-Of one picture, the channels that are put behind each other are slices of one array. What a kernel
-writes there, and other kernels read there, need not be copied.
+Of one picture, the channels that are put behind each other are slices of one array, and so are
+those that are cut out. What a kernel writes there, and other kernels read there, need not be
+copied.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ ALIGNED = 64
 SCHEDULED = "tirx.is_scheduled"
 """The attribute of functions that have schedules: before TVM has made its own, these are kernels.
 """
-_CALL, _CONCAT, _VIEW = map(tvm.ir.Op.get, ("relax.call_tir", "relax.concat", "relax.reshape"))
+_CALL, _CONCAT, _VIEW, _SLICE = map(
+    tvm.ir.Op.get, ("relax.call_tir", "relax.concat", "relax.reshape", "relax.strided_slice")
+)
 
 
 @dataclass(frozen=True)
 class ArrayPlace:
-    """Where a value lies: from the element `start` on in the array of the concatenation `whole`."""
+    """Where a value lies: from the element `start` on in the array of the value `whole`."""
 
     whole: relax.Var
     start: int
@@ -51,14 +54,24 @@ class ValueFlow:
     readers: Mapping[relax.Var, Sequence[relax.Var | None]]
     kernels: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc]
 
-    def base(self, value: Any) -> Any:
-        """What a value is a view of; itself if it is none."""
+    def origin(self, value: Any) -> ArrayPlace:
+        """The value that another one is a view or a slice of, and where in it; itself if it is
+        neither."""
+        start = 0
         while (seen := _seen(self.values.get(value))) is not None:
-            value = seen
-        return value
+            value, start = seen.whole, start + seen.start
+        return ArrayPlace(value, start)
+
+    def cut(self, value: Any) -> bool:
+        """Whether a value is a slice of another one."""
+        while (seen := _seen(made := self.values.get(value))) is not None:
+            if _is(made, _SLICE):
+                return known(self.origin(value).whole)
+            value = seen.whole
+        return False
 
     def seen(self, value: relax.Var) -> Iterator[relax.Var | None]:
-        """What reads a value, or a view of it."""
+        """What reads a value, or a view or slice of it."""
         for reader in self.readers.get(value, ()):
             if _seen(self.values.get(reader)) is not None:
                 yield from self.seen(reader)
@@ -134,8 +147,8 @@ def contiguous(made: Any) -> bool:
         return False
     if made.attrs.axis is None or str(made.ty.dtype) not in BYTES:
         return False
-    known = all(map(_known, made.args[0].fields))
-    return known and math.prod(extents(made)[: axis_of(made)]) == 1
+    fixed = all(map(known, made.args[0].fields))
+    return fixed and math.prod(extents(made)[: axis_of(made)]) == 1
 
 
 def axis_of(joined: relax.Call) -> int:
@@ -156,7 +169,7 @@ def extents(value: relax.Expr) -> tuple[int, ...]:
     return tuple(int(n) for n in value.ty.shape.values)
 
 
-def _known(value: relax.Expr) -> bool:
+def known(value: relax.Expr) -> bool:
     """Whether a value is a tensor of one dimension or more whose extents are numbers."""
     shape = value.ty.shape if isinstance(value.ty, relax.TensorType) else None
     if not isinstance(shape, relax.ShapeExpr) or not len(shape.values):
@@ -164,11 +177,37 @@ def _known(value: relax.Expr) -> bool:
     return all(isinstance(n, tirx.IntImm) for n in shape.values)
 
 
-def _seen(made: Any) -> Any:
-    """What a value is a view of, or another name for; None if it is neither."""
+def _seen(made: Any) -> ArrayPlace | None:
+    """What a value is a view or a slice of, or another name for, and where in it; None if it is
+    none of these, or a slice that is not in one piece."""
     if isinstance(made, relax.Var):
-        return made
-    return made.args[0] if _is(made, _VIEW) else None
+        return ArrayPlace(made, 0)
+    if _is(made, _VIEW):
+        return ArrayPlace(made.args[0], 0)
+    return _sliced(made) if _is(made, _SLICE) else None
+
+
+def _sliced(made: relax.Call) -> ArrayPlace | None:
+    """What a slice is cut out of, and where; None if it is not in one piece there, or does not
+    begin where kernels move vectors."""
+    data, axes, begins, *_ = made.args
+    if not (known(data) and known(made)) or str(made.ty.dtype) not in BYTES:
+        return None
+    given, cut = extents(data), extents(made)
+    changed = [d for d, (n, part) in enumerate(zip(given, cut, strict=True)) if part != n]
+    if len(changed) != 1 or math.prod(given[: changed[0]]) != 1 or not _whole_steps(made):
+        return None
+    (axis,) = changed
+    at = [int(a) % len(given) for a in axes.fields].index(axis)
+    first = int(begins.fields[at])
+    first = min(max(first + given[axis] * (first < 0), 0), given[axis])
+    place = ArrayPlace(data, first * math.prod(given[axis + 1 :]))
+    return place if _aligned(made, place) else None
+
+
+def _whole_steps(made: relax.Call) -> bool:
+    """Whether a slice leaves nothing out between its first and its last position."""
+    return all(int(n) == 1 for steps in made.args[4:] for n in steps.fields)
 
 
 def _is(made: Any, op: tvm.ir.Op) -> bool:
@@ -214,22 +253,38 @@ class _Layout:
         if not contiguous(self.flow.values[value]):
             return
         for part, start in parts_of(self.flow.values[value]):
-            base, lies = self.flow.base(part), ArrayPlace(at.whole, at.start + start)
-            free = base not in self.lying and base not in self.taken and _aligned(base, lies)
+            origin, lies = self.flow.origin(part), ArrayPlace(at.whole, at.start + start)
+            base, first = origin.whole, ArrayPlace(at.whole, lies.start - origin.start)
             made = self.flow.values.get(base)
-            if free and (contiguous(made) or self.flow.written(base)):
-                self.place(base, lies)
+            if base in self.lying and self.lying[base] == first:
+                continue  # another slice of it has been seen
+            free = base not in self.lying and base not in self.taken and _aligned(base, first)
+            fits = math.prod(extents(part)) == math.prod(extents(base)) or self.covers(value, base)
+            if free and fits and (contiguous(made) or self.flow.written(base)):
+                self.place(base, first)
             else:
                 self.copied.append((part, lies))
+
+    def covers(self, joined: relax.Var, base: relax.Var) -> bool:
+        """Whether a concatenation has all of a value, in slices behind each other."""
+        end, begun = 0, False
+        for part, _ in parts_of(self.flow.values[joined]):
+            origin = self.flow.origin(part)
+            if origin.whole == base and origin.start == end:
+                end, begun = end + math.prod(extents(part)), True
+            elif begun and end < math.prod(extents(base)):
+                return False
+        return end == math.prod(extents(base))
 
     def find(self, joined: relax.Var) -> None:
         """Places a concatenation whose parts happen to lie behind each other."""
         if joined in self.lying or joined in self.taken:
             return
-        known = {self.flow.base(part): at for part, at in self.copied} | self.lying
+        copied = {self.flow.origin(part): at for part, at in self.copied}
         found = set[ArrayPlace | None]()
         for part, start in parts_of(self.flow.values[joined]):
-            at = known.get(self.flow.base(part))
+            origin = self.flow.origin(part)
+            at = copied.get(origin) or within(self.lying, origin)
             found.add(None if at is None else ArrayPlace(at.whole, at.start - start))
         first = found.pop() if len(found) == 1 else None
         if first is not None and _aligned(joined, first):
@@ -246,9 +301,15 @@ class _Layout:
         """Whether a reader is a concatenation in which a value lies as one of its parts."""
         if reader not in self.lying or not contiguous(self.flow.values[reader]):
             return False
-        start = self.lying[value].start - self.lying[reader].start
-        parts = parts_of(self.flow.values[reader])
-        return {at for part, at in parts if self.flow.base(part) == value} == {start}
+        first = self.lying[value].start - self.lying[reader].start
+        parts = ((self.flow.origin(p), at) for p, at in parts_of(self.flow.values[reader]))
+        return all(at == first + o.start for o, at in parts if o.whole == value)
+
+
+def within(lying: Mapping[relax.Var, ArrayPlace], origin: ArrayPlace) -> ArrayPlace | None:
+    """Where a slice of a value lies, if that lies in an array."""
+    at = lying.get(origin.whole)
+    return None if at is None else ArrayPlace(at.whole, at.start + origin.start)
 
 
 def _aligned(value: relax.Expr, at: ArrayPlace) -> bool:

@@ -135,6 +135,56 @@ def test_a_tensor_that_is_joined_twice_lies_in_one_place_only() -> None:
     check(Model(twice), 1, 2, WIDTH)
 
 
+def test_halves_of_a_result_are_read_and_joined_where_they_are() -> None:
+    """As in YOLO's blocks: the second half is read, and both are joined with what follows."""
+
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        whole = model.one([x], 4)
+        kept = [model.cut(whole, 0, 2), model.cut(whole, 2, 4)]
+        for _ in range(2):
+            kept.append(model.one([kept[-1]], 2))
+        return [model.one([model.join(*kept)], 3)]
+
+    made = check(Model(make), 1, 2, WIDTH)
+    assert calls(made, "concat", "strided_slice") == 0
+    assert calls(made, "builtin.alloc_tensor") == 1
+
+
+def test_a_half_that_is_joined_alone_is_copied() -> None:
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        whole = model.one([x], 4)
+        kept = [model.cut(whole, 2, 4)]
+        for _ in range(3):
+            kept.append(model.one([model.join(*kept)], 2))
+        return [model.one([model.join(*kept), whole], 3)]
+
+    made = check(Model(make), 1, 2, WIDTH)
+    assert calls(made, "concat", "builtin.alloc_tensor") == 1
+    assert calls(made, "strided_slice") == 1
+
+
+def test_slices_of_anything_are_read_where_they_are() -> None:
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        given, relu = model.cut(x, 1, 2), model.emit(relax.op.nn.relu(x))
+        last = model.emit(relax.op.strided_slice(relu, [-2], [-1], [2**31 - 1], [1]))
+        return [model.one([given, last], 2), model.one([model.cut(model.cut(relu, 1, 3), 1, 2)], 1)]
+
+    made = check(Model(make, extent=3), 1, 3, WIDTH)
+    assert calls(made, "strided_slice", "builtin.alloc_tensor") == 0
+
+
+def test_slices_that_are_not_in_one_piece_are_copied() -> None:
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        cut = relax.op.strided_slice
+        every = model.emit(cut(x, [1], [0], [4], [2]))
+        columns = model.emit(cut(x, [2], [0], [WIDTH // 2]))
+        backwards = model.emit(cut(x, [1], [3], [1], [-1]))
+        return [model.one([every, columns, backwards], 2)]
+
+    left(make, 1, 4, WIDTH, extent=4)
+    left(lambda m, x: [m.one([m.cut(x, 1, 2)], 2)], 1, 4, 5, extent=4, width=5)
+
+
 def left(make: Make, *shape: int, **more: Any) -> None:
     """The module is left as it is."""
     model = Model(make, **more)

@@ -22,6 +22,7 @@ from mcfuser.codegen.cuda.places import (
     parts_of,
     places,
     value_flow,
+    within,
 )
 from tests.support.concatenations import WIDTH, Model, drawn
 
@@ -50,9 +51,15 @@ class Memory:
 
     def read(self, value: Any) -> None:
         """What lies in an array is there."""
-        base = self.flow.base(value)
-        if (place := self.found.lying.get(base)) is not None:
-            np.testing.assert_array_equal(self.at(base, place), self.of(base))
+        origin = self.flow.origin(value)
+        if (place := within(self.found.lying, origin)) is not None:
+            np.testing.assert_array_equal(self.at(value, place), self.seen(value))
+
+    def seen(self, value: Any) -> NDArray[Any]:
+        """The names of the elements of a value, which may be a view or a slice."""
+        origin = self.flow.origin(value)
+        first, size = origin.start, math.prod(extents(value))
+        return self.of(origin.whole)[first : first + size]
 
     def write(self, value: Any) -> None:
         """A value is where it lies from now on, and nothing was there before."""
@@ -64,13 +71,13 @@ class Memory:
     def join(self, value: relax.Var) -> None:
         """A concatenation has its parts; those that are copied are copied once."""
         parts = [*parts_of(self.flow.values[value])]
-        self.names[value] = np.concatenate([self.of(self.flow.base(p)) for p, _ in parts])
+        self.names[value] = np.concatenate([self.seen(p) for p, _ in parts])
         lies = self.found.lying.get(value)
         for part, start in parts:
             place = None if lies is None else ArrayPlace(lies.whole, lies.start + start)
             copied = place is not None and (part, place) in self.found.copied
             if place is not None and copied and not self.at(part, place).any():
-                self.at(part, place)[:] = self.of(self.flow.base(part))
+                self.at(part, place)[:] = self.seen(part)
                 self.copied += 1
         self.read(value)
 
