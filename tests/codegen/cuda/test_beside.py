@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tvm import relax, tirx
+from tvm_ffi.registry import remove_global_func
 
 from mcfuser.codegen.cuda.beside import beside, copying, within_arrays
 from mcfuser.graph.assemble import Installed, Replacement, install
@@ -258,33 +259,46 @@ def test_any_function_computes_the_same_bits(data: st.DataObject) -> None:
     assert calls(made, *copies) <= calls(model.module, *copies)
 
 
-def test_a_launch_is_given_addresses_within_the_array() -> None:
-    """As `module.launcher` writes it: what it calls is given addresses, here of a host function."""
+@pytest.fixture
+def launched() -> Iterator[list[Any]]:
+    """What a launch passes on: of the driver, which encodes tensor maps, and of a kernel."""
+    told = list[Any]()
+    names = ("runtime.cuTensorMapEncodeTiled", "tests.beside.kernel")
 
-    @tvm.register_global_func("tests.beside.move", override=True)
-    def move(source: ctypes.c_void_p, target: ctypes.c_void_p, elements: int) -> None:
-        ctypes.memmove(target, source, 4 * elements)
+    def tell(*arguments: Any) -> int:
+        told.append([getattr(a, "value", a) for a in arguments])
+        return 0
 
-    launch = installed(
-        "\n".join(
-            [
-                "@T.prim_func(s_tir=True, private=True)",
-                'def launch(p0: T.Buffer((16,), "float32"), p1: T.Buffer((16,), "float32")):',
-                '    with T.sblock("root"):',
-                "        T.reads(p0[0:16])",
-                "        T.writes(p1[0:16])",
-                '        w0 = T.alloc_buffer((4,), "float32")',
-                '        T.call_packed("tests.beside.move", p0.data, p1.data, 16)',
-            ]
-        )
-    )
-    made = within_arrays(launch, [((1, 5, 16), "float32")], [(0, 16), (0, 64)])
+    for name in names:
+        tvm.register_global_func(name, tell, override=True)
+    yield told
+    for name in names:
+        remove_global_func(name)
+
+
+def test_a_launch_is_given_addresses_within_the_array(launched: list[Any]) -> None:
+    """As `module.launcher` writes it, with a tensor map and a workspace of its own."""
+    lines = [
+        "@T.prim_func(s_tir=True, private=True)",
+        'def launch(p0: T.Buffer((64, 64), "float16"), p1: T.Buffer((4096,), "float16")):',
+        '    with T.sblock("root"):',
+        "        T.reads(p0[0:64, 0:64])",
+        "        T.writes(p1[0:4096])",
+        '        w0 = T.alloc_buffer((32,), "float32")',
+        '        m: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)',
+        "        T.tensormap_encode_tiled(m, T.handle_add_byte_offset(p0.data, 16), 64, 64, 128, "
+        '64, 8, 1, 1, descriptor_dtype="float16", rank=2, swizzle=0, l2_promotion=2)',
+        '        T.call_packed("tests.beside.kernel", p0.data, p1.data, w0.data, m)',
+    ]
+    launch = installed("\n".join(lines))
+    made = within_arrays(launch, [((4, 64, 64), "float16")], [(0, 4096), (0, 8192)])
     built = tvm.compile(tvm.IRModule({"main": made.with_attr("global_symbol", "main")}), "llvm")
-    array = tvm.runtime.tensor(np.arange(80, dtype=np.float32).reshape(1, 5, 16))
+    array = tvm.runtime.tensor(np.zeros((4, 64, 64), np.float16))
     built["main"](array)
-    expected = np.arange(80, dtype=np.float32).reshape(1, 5, 16)
-    expected[0, 4] = expected[0, 1]
-    np.testing.assert_array_equal(array.numpy(), expected)
+    start = np.from_dlpack(array).ctypes.data
+    encoded, called = launched
+    assert encoded[3] - start == 2 * 4096 + 16
+    assert [at - start for at in called[:2]] == [2 * 4096, 2 * 8192]
 
 
 @pytest.mark.parametrize(("axis", "first"), [(0, 3), (1, 2), (2, 1)])
