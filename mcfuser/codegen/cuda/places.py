@@ -22,8 +22,9 @@ ALIGNED = 64
 SCHEDULED = "tirx.is_scheduled"
 """The attribute of functions that have schedules: before TVM has made its own, these are kernels.
 """
-_CALL, _CONCAT, _VIEW, _SLICE = map(
-    tvm.ir.Op.get, ("relax.call_tir", "relax.concat", "relax.reshape", "relax.strided_slice")
+_CALL, _UPDATE, _CONCAT, _VIEW, _SLICE = (
+    tvm.ir.Op.get(f"relax.{name}")
+    for name in ("call_tir", "call_tir_inplace", "concat", "reshape", "strided_slice")
 )
 
 
@@ -63,12 +64,21 @@ class ValueFlow:
         return ArrayPlace(value, start)
 
     def cut(self, value: Any) -> bool:
-        """Whether a value is a slice of another one."""
+        """Whether a value is a slice of another one, which stays as it is until it is read.
+
+        What is updated in place does not, and inputs may be.
+        """
+        whole, sliced = self.origin(value).whole, False
         while (seen := _seen(made := self.values.get(value))) is not None:
-            if _is(made, _SLICE):
-                return known(self.origin(value).whole)
+            sliced |= _is(made, _SLICE)
             value = seen.whole
-        return False
+        stays = whole in self.values and not _is(self.values[whole], _UPDATE)
+        return (
+            sliced
+            and stays
+            and known(whole)
+            and not any(_is(self.values.get(r), _UPDATE) for r in self.seen(whole))
+        )
 
     def seen(self, value: relax.Var) -> Iterator[relax.Var | None]:
         """What reads a value, or a view or slice of it."""
@@ -259,36 +269,40 @@ class _Layout:
             if base in self.lying and self.lying[base] == first:
                 continue  # another slice of it has been seen
             free = base not in self.lying and base not in self.taken and _aligned(base, first)
-            fits = math.prod(extents(part)) == math.prod(extents(base)) or self.covers(value, base)
-            if free and fits and (contiguous(made) or self.flow.written(base)):
+            made_so = contiguous(made) or self.flow.written(base)
+            if free and made_so and self.has_all(value, start, base):
                 self.place(base, first)
             else:
                 self.copied.append((part, lies))
 
-    def covers(self, joined: relax.Var, base: relax.Var) -> bool:
-        """Whether a concatenation has all of a value, in slices behind each other."""
-        end, begun = 0, False
-        for part, _ in parts_of(self.flow.values[joined]):
+    def has_all(self, joined: relax.Var, start: int, base: relax.Var) -> bool:
+        """Whether a concatenation has all of a value from the element `start` on, whole or in
+        slices behind each other."""
+        size = math.prod(extents(base)) if known(base) else -1
+        end = 0
+        for part, at in parts_of(self.flow.values[joined]):
             origin = self.flow.origin(part)
-            if origin.whole == base and origin.start == end:
-                end, begun = end + math.prod(extents(part)), True
-            elif begun and end < math.prod(extents(base)):
+            if start <= at and end != size and (origin.whole, origin.start) == (base, end):
+                end += math.prod(extents(part))
+            elif start <= at and end != size:
                 return False
-        return end == math.prod(extents(base))
+        return end == size
 
     def find(self, joined: relax.Var) -> None:
         """Places a concatenation whose parts happen to lie behind each other."""
         if joined in self.lying or joined in self.taken:
             return
-        copied = {self.flow.origin(part): at for part, at in self.copied}
-        found = set[ArrayPlace | None]()
+        begins = list[set[ArrayPlace]]()
         for part, start in parts_of(self.flow.values[joined]):
             origin = self.flow.origin(part)
-            at = copied.get(origin) or within(self.lying, origin)
-            found.add(None if at is None else ArrayPlace(at.whole, at.start - start))
-        first = found.pop() if len(found) == 1 else None
-        if first is not None and _aligned(joined, first):
-            self.lying[joined] = first
+            lies = [at for copy, at in self.copied if self.flow.origin(copy) == origin]
+            if (at := within(self.lying, origin)) is not None:
+                lies.append(at)
+            begins.append({ArrayPlace(at.whole, at.start - start) for at in lies})
+        for first in sorted(set.intersection(*begins), key=lambda at: at.start):
+            if _aligned(joined, first):
+                self.lying[joined] = first
+                return
 
     def found_by_all(self, value: relax.Var) -> bool:
         """Whether all that reads a value finds it where it lies."""

@@ -164,9 +164,40 @@ def test_a_half_that_is_joined_alone_is_copied() -> None:
     assert calls(made, "strided_slice") == 1
 
 
-def test_slices_of_anything_are_read_where_they_are() -> None:
+def test_halves_that_are_joined_in_another_order_are_copied() -> None:
     def make(model: Model, x: relax.Var) -> list[relax.Var]:
-        given, relu = model.cut(x, 1, 2), model.emit(relax.op.nn.relu(x))
+        whole = model.one([x], 4)
+        first, second = model.cut(whole, 0, 2), model.cut(whole, 2, 4)
+        kept = [second, first, second, model.one([first], 1)]
+        for _ in range(5):
+            kept.append(model.one([model.join(*kept)], 2))
+        return [model.one([model.join(*kept)], 3)]
+
+    made = check(Model(make), 1, 2, WIDTH)
+    assert calls(made, "concat") == 0
+    names = [v.name_hint for v, f in made.functions_items() if isinstance(f, tirx.PrimFunc)]
+    assert sum(n.startswith("copy_beside") for n in names) == 1
+
+
+def test_slices_of_what_is_updated_in_place_are_copied_before_it_is() -> None:
+    """A kernel that reads a slice runs after an update that the slice was taken before."""
+
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        cache = model.emit(relax.op.nn.relu(x))
+        old = model.cut(cache, 0, 1)
+        name = model.builder.add_func(copying(((1, 2, WIDTH), "float32"), (1, 1, WIDTH), 1, 0), "f")
+        held = relax.Tuple([cache, model.cut(cache, 1, 2)])
+        new = model.emit(relax.call_tir_inplace(name, held, [0], cache.ty))
+        return [model.one([old, model.cut(new, 0, 1)], 2)]
+
+    left(make, 1, 2, WIDTH)
+    left(lambda m, x: [m.one([m.cut(x, 1, 2)], 2)], 1, 2, WIDTH)
+
+
+def test_slices_of_what_stays_are_read_where_they_are() -> None:
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        relu = model.emit(relax.op.nn.relu(x))
+        given = model.cut(relu, 1, 2)
         last = model.emit(relax.op.strided_slice(relu, [-2], [-1], [2**31 - 1], [1]))
         return [model.one([given, last], 2), model.one([model.cut(model.cut(relu, 1, 3), 1, 2)], 1)]
 
