@@ -1,9 +1,18 @@
-"""The functions that compute run-time extents in a compiled module, in an order of their own."""
+"""Extents of a module's tensors: those that are numbers, and the functions that compute the others
+at run time."""
 
 from __future__ import annotations
 
 import tvm
-from tvm import tirx
+from tvm import relax, tirx
+
+
+def fixed(shape: relax.Expr) -> tuple[int, ...] | None:
+    """The extents of a tensor with this shape; None where some are not numbers, or it has none."""
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    extents = tuple(int(d.value) for d in shape.values if isinstance(d, tirx.IntImm))
+    return extents if len(extents) == len(shape.values) and extents else None
 
 
 @tvm.transform.module_pass(opt_level=0, name="mcfuser.OrderedShapes")  # type: ignore[untyped-decorator]

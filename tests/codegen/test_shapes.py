@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax, te, tirx
 
-from mcfuser.codegen.shapes import ordered_shapes
+from mcfuser.codegen.shapes import fixed, ordered_shapes
 
 EXTENTS = 12
 
@@ -55,3 +55,10 @@ def test_other_functions_stay_as_they_are() -> None:
     for name, function in module.functions.items():
         if not name.name_hint.startswith("shape_func"):
             assert after[name].same_as(function)
+
+
+def test_extents_are_those_that_are_numbers() -> None:
+    assert fixed(relax.ShapeExpr([3, 0, 5])) == (3, 0, 5)
+    assert fixed(relax.ShapeExpr([3, tvm.tirx.Var("n", "int64")])) is None
+    assert fixed(relax.ShapeExpr([])) is None
+    assert fixed(relax.Var("s", relax.ShapeType(ndim=2))) is None

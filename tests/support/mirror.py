@@ -19,6 +19,7 @@ THROUGH: dict[str, str] = {
         codegen/triton/compute codegen/triton/frame codegen/triton/loop codegen/triton/memory
         codegen/triton/position codegen/triton/power codegen/triton/source
         codegen/triton/statement codegen/triton/tile""",
+    "codegen/cuda/test_together.py": "codegen/bindings",
     "codegen/triton/test_split.py": "codegen/triton/combine",
     "codegen/triton/hopper/test_groups.py": """
         codegen/triton/hopper/gluon codegen/triton/hopper/specialised

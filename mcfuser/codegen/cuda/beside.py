@@ -12,15 +12,14 @@ import tvm
 from tvm import relax, s_tir, tirx
 
 from mcfuser.chain import BYTES
+from mcfuser.codegen.bindings import with_bindings
 from mcfuser.codegen.cuda.places import (
     ArrayPlace,
     ArrayPlaces,
     ValueFlow,
     axis_of,
-    contiguous,
     extents,
     kernels_of,
-    parts_of,
     places,
     value_flow,
     within,
@@ -60,13 +59,8 @@ class _Writer:
 
     def function(self, function: relax.Function) -> relax.Function:
         """The function whose kernels write in place."""
-        blocks = []
-        for block in function.body.blocks:
-            bindings = [made for b in block.bindings for made in self.bindings(b)]
-            blocks.append(type(block)(bindings))
-        body = relax.SeqExpr(blocks, function.body.body)
-        return relax.Function(
-            function.params, body, function.ret_ty, function.is_pure, function.attrs
+        return with_bindings(
+            function, lambda block: (made for b in block.bindings for made in self.bindings(b))
         )
 
     def bindings(self, binding: relax.Binding) -> Iterator[relax.Binding]:
@@ -74,7 +68,7 @@ class _Writer:
         var, made = binding.var, self.flow.values[binding.var]
         if self.touches(var):
             yield from self.call(var, made)
-        elif var in self.found.lying and contiguous(made):
+        elif var in self.found.lying and var in self.flow.joined:
             yield from self.joined(var, self.found.lying[var])
         elif isinstance(made, relax.TupleGetItem) and self.touches(made.tuple_value):
             pass  # bound behind the call
@@ -144,13 +138,13 @@ class _Writer:
 
     def joined(self, var: relax.Var, at: ArrayPlace) -> Iterator[relax.VarBinding]:
         """What remains of a concatenation: copies of its parts that no kernel writes."""
-        for part, start in parts_of(self.flow.values[var]):
-            place = ArrayPlace(at.whole, at.start + start)
-            if (part, place) in self.found.copied and place not in self.done:
+        for part in self.flow.joined[var]:
+            place = ArrayPlace(at.whole, at.start + part.start)
+            if (part.value, place) in self.found.copied and place not in self.done:
                 self.done.add(place)
                 yield from self.allocated(at.whole)
-                copy = self.builder.add_func(self.copy(part, place), "copy_beside")
-                held = [self.arrays[at.whole], part]
+                copy = self.builder.add_func(self.copy(part.value, place), "copy_beside")
+                held = [self.arrays[at.whole], part.value]
                 made = relax.call_tir_inplace(copy, held, [0], at.whole.ty)
                 yield relax.VarBinding(self.renewed(at.whole), made)
         if var.same_as(at.whole):

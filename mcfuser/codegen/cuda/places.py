@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import tvm
 from tvm import relax, s_tir, tirx
 
 from mcfuser.chain import BYTES
+from mcfuser.codegen.shapes import fixed
 
 ALIGNED = 64
 """Bytes at whose multiples values begin in an array: kernels move whole vectors."""
@@ -47,6 +49,15 @@ class ArrayPlaces:
 
 
 @dataclass(frozen=True)
+class JoinedPart:
+    """A part of a concatenation, which begins at its element `start`, and where the part is."""
+
+    value: relax.Expr
+    origin: ArrayPlace
+    start: int
+
+
+@dataclass(frozen=True)
 class ValueFlow:
     """The values of a function in their order, what reads each of them (None: the function returns
     it), and the kernels of its module."""
@@ -55,12 +66,23 @@ class ValueFlow:
     readers: Mapping[relax.Var, Sequence[relax.Var | None]]
     kernels: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc]
 
+    @cached_property
+    def joined(self) -> dict[relax.Var, tuple[JoinedPart, ...]]:
+        """The concatenations whose parts are slices of their arrays, each in one piece."""
+        return {v: tuple(self._parts(made)) for v, made in self.values.items() if _contiguous(made)}
+
+    def _parts(self, joined: relax.Call) -> Iterator[JoinedPart]:
+        start = 0
+        for part in joined.args[0].fields:
+            yield JoinedPart(part, self.origin(part), start)
+            start += math.prod(extents(part))
+
     def origin(self, value: Any) -> ArrayPlace:
         """The value that another one is a view or a slice of, and where in it; itself if it is
         neither."""
         start = 0
-        while (seen := _seen(self.values.get(value))) is not None:
-            value, start = seen.whole, start + seen.start
+        while (source := _source(self.values.get(value))) is not None:
+            value, start = source.whole, start + source.start
         return ArrayPlace(value, start)
 
     def cut(self, value: Any) -> bool:
@@ -69,22 +91,22 @@ class ValueFlow:
         What is updated in place does not, and inputs may be.
         """
         whole, sliced = self.origin(value).whole, False
-        while (seen := _seen(made := self.values.get(value))) is not None:
+        while (source := _source(made := self.values.get(value))) is not None:
             sliced |= _is(made, _SLICE)
-            value = seen.whole
+            value = source.whole
         stays = whole in self.values and not _is(self.values[whole], _UPDATE)
         return (
             sliced
             and stays
             and known(whole)
-            and not any(_is(self.values.get(r), _UPDATE) for r in self.seen(whole))
+            and not any(_is(self.values.get(r), _UPDATE) for r in self.readers_of(whole))
         )
 
-    def seen(self, value: relax.Var) -> Iterator[relax.Var | None]:
+    def readers_of(self, value: relax.Var) -> Iterator[relax.Var | None]:
         """What reads a value, or a view or slice of it."""
         for reader in self.readers.get(value, ()):
-            if _seen(self.values.get(reader)) is not None:
-                yield from self.seen(reader)
+            if _source(self.values.get(reader)) is not None:
+                yield from self.readers_of(reader)
             else:
                 yield reader
 
@@ -142,16 +164,14 @@ def places(flow: ValueFlow) -> ArrayPlaces:
     """Where the values of a function may lie, so that less is copied. The largest concatenations
     come first: the smaller ones of a dense block are the first parts of its last one. What the
     function returns stays outside."""
-    joined = [v for v, made in flow.values.items() if contiguous(made)]
-    joined.sort(key=lambda v: -math.prod(extents(v)))
     found = ArrayPlaces({}, frozenset(), ())
-    for whole in joined:
-        if whole not in found.lying and None not in flow.seen(whole):
-            found = _with(found, flow, joined, whole)
+    for whole in sorted(flow.joined, key=lambda v: -math.prod(extents(v))):
+        if whole not in found.lying and None not in flow.readers_of(whole):
+            found = _with(found, flow, whole)
     return found
 
 
-def contiguous(made: Any) -> bool:
+def _contiguous(made: Any) -> bool:
     """Whether a value is a concatenation whose parts are slices of its array, each in one piece."""
     if not _is(made, _CONCAT) or not isinstance(made.args[0], relax.Tuple):
         return False
@@ -166,14 +186,6 @@ def axis_of(joined: relax.Call) -> int:
     return int(joined.attrs.axis) % len(extents(joined))
 
 
-def parts_of(joined: relax.Call) -> Iterator[tuple[relax.Expr, int]]:
-    """The parts of a concatenation, and the element at which each begins."""
-    start = 0
-    for part in joined.args[0].fields:
-        yield part, start
-        start += math.prod(extents(part))
-
-
 def extents(value: relax.Expr) -> tuple[int, ...]:
     """The extents of a tensor, which are known."""
     return tuple(int(n) for n in value.ty.shape.values)
@@ -181,13 +193,10 @@ def extents(value: relax.Expr) -> tuple[int, ...]:
 
 def known(value: relax.Expr) -> bool:
     """Whether a value is a tensor of one dimension or more whose extents are numbers."""
-    shape = value.ty.shape if isinstance(value.ty, relax.TensorType) else None
-    if not isinstance(shape, relax.ShapeExpr) or not len(shape.values):
-        return False
-    return all(isinstance(n, tirx.IntImm) for n in shape.values)
+    return isinstance(value.ty, relax.TensorType) and fixed(value.ty.shape) is not None
 
 
-def _seen(made: Any) -> ArrayPlace | None:
+def _source(made: Any) -> ArrayPlace | None:
     """What a value is a view or a slice of, or another name for, and where in it; None if it is
     none of these, or a slice that is not in one piece."""
     if isinstance(made, relax.Var):
@@ -224,18 +233,16 @@ def _is(made: Any, op: tvm.ir.Op) -> bool:
     return isinstance(made, relax.Call) and made.op == op
 
 
-def _with(
-    found: ArrayPlaces, flow: ValueFlow, joined: Sequence[relax.Var], whole: relax.Var
-) -> ArrayPlaces:
+def _with(found: ArrayPlaces, flow: ValueFlow, whole: relax.Var) -> ArrayPlaces:
     """The places, with those in a concatenation's array; without them where as many copies would
     remain as there are."""
     layout = _Layout(flow, found.lying, {}, [])
     layout.place(whole, ArrayPlace(whole, 0))
-    for other in joined:
+    for other in flow.joined:
         layout.find(other)
     lying, copied = layout.lying, layout.copied
     sliced = {v for v in lying if not v.same_as(whole) and not layout.found_by_all(v)}
-    less = len(copied) + len(sliced) < sum(v in lying for v in joined)
+    less = len(copied) + len(sliced) < sum(v in lying for v in flow.joined)
     if not less or not all(_fits(part, flow.values[whole]) for part, _ in copied):
         return found
     return ArrayPlaces({**found.lying, **lying}, found.sliced | sliced, (*found.copied, *copied))
@@ -260,32 +267,29 @@ class _Layout:
     def place(self, value: relax.Var, at: ArrayPlace) -> None:
         """Places a value; of a concatenation its parts, too."""
         self.lying[value] = at
-        if not contiguous(self.flow.values[value]):
-            return
-        for part, start in parts_of(self.flow.values[value]):
-            origin, lies = self.flow.origin(part), ArrayPlace(at.whole, at.start + start)
-            base, first = origin.whole, ArrayPlace(at.whole, lies.start - origin.start)
-            made = self.flow.values.get(base)
+        for part in self.flow.joined.get(value, ()):
+            lies, base = ArrayPlace(at.whole, at.start + part.start), part.origin.whole
+            first = ArrayPlace(at.whole, lies.start - part.origin.start)
             if base in self.lying and self.lying[base] == first:
                 continue  # another slice of it has been seen
             free = base not in self.lying and base not in self.taken and _aligned(base, first)
-            made_so = contiguous(made) or self.flow.written(base)
-            if free and made_so and self.has_all(value, start, base):
+            made_so = base in self.flow.joined or self.flow.written(base)
+            if free and made_so and self.has_all(value, part.start, base):
                 self.place(base, first)
             else:
-                self.copied.append((part, lies))
+                self.copied.append((part.value, lies))
 
     def has_all(self, joined: relax.Var, start: int, base: relax.Var) -> bool:
         """Whether a concatenation has all of a value from the element `start` on, whole or in
         slices behind each other."""
         size = math.prod(extents(base)) if known(base) else -1
         end = 0
-        for part, at in parts_of(self.flow.values[joined]):
-            origin = self.flow.origin(part)
-            if start <= at and end != size and (origin.whole, origin.start) == (base, end):
-                end += math.prod(extents(part))
-            elif start <= at and end != size:
+        for part in self.flow.joined[joined]:
+            if part.start < start or end == size:
+                continue
+            if part.origin != ArrayPlace(base, end):
                 return False
+            end += math.prod(extents(part.value))
         return end == size
 
     def find(self, joined: relax.Var) -> None:
@@ -293,12 +297,13 @@ class _Layout:
         if joined in self.lying or joined in self.taken:
             return
         begins = list[set[ArrayPlace]]()
-        for part, start in parts_of(self.flow.values[joined]):
-            origin = self.flow.origin(part)
-            lies = [at for copy, at in self.copied if self.flow.origin(copy) == origin]
-            if (at := within(self.lying, origin)) is not None:
+        for part in self.flow.joined[joined]:
+            lies = [at for copy, at in self.copied if self.flow.origin(copy) == part.origin]
+            if (at := within(self.lying, part.origin)) is not None:
                 lies.append(at)
-            begins.append({ArrayPlace(at.whole, at.start - start) for at in lies})
+            begins.append({ArrayPlace(at.whole, at.start - part.start) for at in lies})
+            if not lies:
+                return
         for first in sorted(set.intersection(*begins), key=lambda at: at.start):
             if _aligned(joined, first):
                 self.lying[joined] = first
@@ -308,16 +313,16 @@ class _Layout:
         """Whether all that reads a value finds it where it lies."""
         return all(
             self.flow.launches(reader) or self.joins(reader, value)
-            for reader in self.flow.seen(value)
+            for reader in self.flow.readers_of(value)
         )
 
     def joins(self, reader: relax.Var | None, value: relax.Var) -> bool:
         """Whether a reader is a concatenation in which a value lies as one of its parts."""
-        if reader not in self.lying or not contiguous(self.flow.values[reader]):
+        if reader not in self.lying or reader not in self.flow.joined:
             return False
         first = self.lying[value].start - self.lying[reader].start
-        parts = ((self.flow.origin(p), at) for p, at in parts_of(self.flow.values[reader]))
-        return all(at == first + o.start for o, at in parts if o.whole == value)
+        parts = (p for p in self.flow.joined[reader] if p.origin.whole == value)
+        return all(p.start == first + p.origin.start for p in parts)
 
 
 def within(lying: Mapping[relax.Var, ArrayPlace], origin: ArrayPlace) -> ArrayPlace | None:

@@ -14,6 +14,7 @@ from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
 from mcfuser.codegen.cuda.beside import beside
+from mcfuser.codegen.cuda.places import SCHEDULED
 from mcfuser.codegen.cuda.reduced import combined, few_results, in_blocks
 from mcfuser.codegen.cuda.together import small_together
 from mcfuser.codegen.shapes import ordered_shapes
@@ -34,8 +35,6 @@ FUSED = {"relax.FuseOps.max_depth": 64}
 """TVM's configuration of passes, by which so many operators at most become one function. To inline
 one into another takes as long as there are others: 500, the slices of a hundred steps put together,
 took 44 s, and made a kernel of 330 kB."""
-SCHEDULED = "tirx.is_scheduled"
-"""The attribute of functions that have schedules."""
 _CHOICE = tvm.ir.Op.get("prim.if_then_else")
 
 

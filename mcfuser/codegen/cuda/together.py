@@ -13,6 +13,9 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, s_tir, tirx
 
+from mcfuser.codegen.bindings import with_bindings
+from mcfuser.codegen.cuda.places import SCHEDULED
+
 SMALL = 1 << 14
 """The most threads of a function that shares a launch: more keep many multiprocessors busy."""
 MOST = 16
@@ -63,7 +66,7 @@ def small_together() -> tvm.transform.Pass:
 def _grid(function: tvm.ir.BaseFunc) -> _Grid | None:
     """The grid of a small function that computes one element after the other, each on its own; None
     for any other function."""
-    if not isinstance(function, tirx.PrimFunc) or "tirx.is_scheduled" not in (function.attrs or {}):
+    if not isinstance(function, tirx.PrimFunc) or SCHEDULED not in (function.attrs or {}):
         return None
     root = function.body
     if not isinstance(root, s_tir.SBlockRealize) or len(root.block.alloc_buffers):
@@ -97,18 +100,16 @@ def _merged(
     grids: Mapping[tvm.ir.GlobalVar, _Grid],
 ) -> relax.Function:
     """The function with one call in the place of each run of small ones."""
-    blocks = []
-    for block in function.body.blocks:
-        bindings = list[relax.Binding]()
+
+    def merged(block: relax.BindingBlock) -> Iterator[relax.Binding]:
         for run in _runs(block.bindings, grids):
             if len(run) > 1:
                 flowing = isinstance(block, relax.DataflowBlock)
-                bindings += _one_call(builder, [b for b in run if isinstance(b, _Bound)], flowing)
+                yield from _one_call(builder, [b for b in run if isinstance(b, _Bound)], flowing)
             else:
-                bindings += [b.binding if isinstance(b, _Bound) else b for b in run]
-        blocks.append(type(block)(bindings))
-    body = relax.SeqExpr(blocks, function.body.body)
-    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+                yield from (b.binding if isinstance(b, _Bound) else b for b in run)
+
+    return with_bindings(function, merged)
 
 
 def _runs(

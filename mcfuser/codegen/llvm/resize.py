@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from mcfuser.codegen.llvm.written import LANES, called, each, fixed, function_text
+from mcfuser.codegen.llvm.written import LANES, called, each, function_text
+from mcfuser.codegen.shapes import fixed
 from mcfuser.codegen.tensorir.integer import plus, times
 
 SMALL = 1 << 14

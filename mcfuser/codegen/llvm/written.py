@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tvm import ir, relax, tirx
+from tvm import ir, relax
 
 from mcfuser.codegen.script import prim_func
 from mcfuser.codegen.tensorir.integer import plus, times, vectors
 
 LANES = 16
 """Elements of the vectors that are copied."""
-
-
-def fixed(shape: relax.Expr) -> tuple[int, ...] | None:
-    """The extents of a tensor with this shape; None where some are not numbers, or it has none."""
-    if not isinstance(shape, relax.ShapeExpr):
-        return None
-    extents = tuple(int(d.value) for d in shape.values if isinstance(d, tirx.IntImm))
-    return extents if len(extents) == len(shape.values) and extents else None
 
 
 def called(

@@ -16,10 +16,8 @@ from mcfuser.codegen.cuda.places import (
     ArrayPlace,
     ArrayPlaces,
     ValueFlow,
-    contiguous,
     extents,
     kernels_of,
-    parts_of,
     places,
     value_flow,
     within,
@@ -70,14 +68,14 @@ class Memory:
 
     def join(self, value: relax.Var) -> None:
         """A concatenation has its parts; those that are copied are copied once."""
-        parts = [*parts_of(self.flow.values[value])]
-        self.names[value] = np.concatenate([self.seen(p) for p, _ in parts])
+        parts = self.flow.joined[value]
+        self.names[value] = np.concatenate([self.seen(p.value) for p in parts])
         lies = self.found.lying.get(value)
-        for part, start in parts:
-            place = None if lies is None else ArrayPlace(lies.whole, lies.start + start)
-            copied = place is not None and (part, place) in self.found.copied
-            if place is not None and copied and not self.at(part, place).any():
-                self.at(part, place)[:] = self.seen(part)
+        for part in parts:
+            place = None if lies is None else ArrayPlace(lies.whole, lies.start + part.start)
+            copied = place is not None and (part.value, place) in self.found.copied
+            if place is not None and copied and not self.at(part.value, place).any():
+                self.at(part.value, place)[:] = self.seen(part.value)
                 self.copied += 1
         self.read(value)
 
@@ -95,7 +93,7 @@ def follow(model: Model) -> tuple[ValueFlow, ArrayPlaces]:
             for written in flow.results(value):
                 if written is not None:
                     memory.write(written)
-        elif contiguous(made):
+        elif value in flow.joined:
             memory.join(value)
     assert memory.copied == len({place for _, place in found.copied})
     return flow, found
@@ -104,12 +102,14 @@ def follow(model: Model) -> tuple[ValueFlow, ArrayPlaces]:
 @given(st.data())
 def test_what_reads_a_value_finds_it(data: st.DataObject) -> None:
     flow, found = follow(drawn(data))
-    joined = [v for v in found.lying if contiguous(flow.values[v])]
+    joined = [v for v in found.lying if v in flow.joined]
     wholes = {at.whole for at in found.lying.values()}
     assert wholes <= {*joined}
     assert len(found.copied) + len(found.sliced) <= len(joined) - len(wholes)
     for value, at in found.lying.items():
-        outside = [r for r in flow.seen(value) if not flow.launches(r) and r not in found.lying]
+        outside = [
+            r for r in flow.readers_of(value) if not flow.launches(r) and r not in found.lying
+        ]
         assert not outside or value in found.sliced or at.whole.same_as(value)
 
 
@@ -121,7 +121,7 @@ def test_the_largest_concatenation_has_the_array() -> None:
         return [model.one([model.join(*kept)], 1)]
 
     flow, found = follow(Model(make))
-    joined = [v for v, made in flow.values.items() if contiguous(made)]
+    joined = [*flow.joined]
     assert {at.whole for at in found.lying.values()} == {joined[-1]}
     assert [found.lying[v].start for v in joined] == [0] * 4
     starts = sorted(at.start for v, at in found.lying.items() if v not in joined)

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-import tvm
-from tvm import relax
-
-from mcfuser.codegen.llvm.written import each, fixed, function_text
-
-
-def test_extents_are_those_that_are_numbers() -> None:
-    assert fixed(relax.ShapeExpr([3, 0, 5])) == (3, 0, 5)
-    assert fixed(relax.ShapeExpr([3, tvm.tirx.Var("n", "int64")])) is None
-    assert fixed(relax.ShapeExpr([])) is None
-    assert fixed(relax.Var("s", relax.ShapeType(ndim=2))) is None
+from mcfuser.codegen.llvm.written import each, function_text
 
 
 def test_what_fills_no_vector_is_in_narrower_ones() -> None:
