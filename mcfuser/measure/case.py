@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -24,7 +25,7 @@ from mcfuser.measure.inputs import (
 )
 from mcfuser.measure.rounding import allowed
 from mcfuser.measure.sample import ChainSample, sample_chain
-from mcfuser.space.reference import Array, decode, encode, evaluate, logical, typed
+from mcfuser.space.reference import Array, as_dtype, decode, encode, evaluate, logical, typed
 
 PIECE = 1 << 20
 """Random values that are drawn from one generator."""
@@ -92,14 +93,19 @@ class Case:
         wanted = input_kinds(self.chain, self.offsets, positive)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             data = {n: self._random(pool, i, wanted[n]) for i, n in enumerate(self.chain.inputs)}
-        known = {n: logical(self.chain, n, a) for n, a in data.items()}
-        taken = self.sample.inputs(known)
-        inputs = {
-            n: decode(a, self.chain.tensor(n).dtype) if n in data else a for n, a in taken.items()
-        }
+        taken = self.sample.inputs({n: self._indexed(n, a) for n, a in data.items()})
+        inputs = {n: decode(a, self.chain.tensor(n).dtype) for n, a in taken.items()}
         inputs = typed(self.sample.chain, inputs)  # once for both that need them so
         results = evaluate(self.sample.chain, inputs)
         return CaseData(data, results, allowed(self.sample.chain, inputs, results, self.unit))
+
+    def _indexed(self, name: str, stored: Array) -> Array:
+        """An input as the chain indexes it. One whose elements it has at several positions, as
+        windows that overlap have, is converted before that, not once a position."""
+        if math.prod(self.chain.shape(name)) > stored.size:
+            dtype = self.chain.tensor(name).dtype
+            stored = as_dtype(decode(stored, dtype), dtype)
+        return logical(self.chain, name, stored)
 
     def _random(self, pool: Executor, number: int, kind: InputKind) -> Array:
         """One input, drawn in parallel, in pieces that have a generator each."""

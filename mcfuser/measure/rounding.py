@@ -123,8 +123,11 @@ def _product(known: _Values, o: Operator, side: Read) -> Array:
     a, b = roles.left.tensor, roles.right.tensor
 
     def part(left: Array, right: Array) -> Array:
-        return contract(known.chain, o, roles, known.values | {a: left, b: right}, side)
+        operands = known.values | {a: left, b: right}
+        return contract(known.chain, o, roles, operands, side, _single)
 
+    if not (known.errors[a].any() or known.errors[b].any()):
+        return part(known.values[a], known.values[b])
     size = {n: _single(known.values[n]) for n in (a, b)}
     error = {n: _single(known.errors[n]) for n in (a, b)}
     if a == b:

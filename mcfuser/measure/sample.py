@@ -53,7 +53,7 @@ class ChainSample:
     def _part(self, name: str, array: Array) -> Array:
         for i, a in enumerate(_dimensions(self.whole, name)):
             if a is not None and a in self.positions:
-                array = array.take(self.positions[a], axis=i)
+                array = array[(slice(None),) * i + (self.positions[a],)]  # `take` copies views
         return array
 
 

@@ -29,6 +29,9 @@ from mcfuser.expr import BOUNDS, NARROW, Call, Cast, Const, Expr, Index, Read, a
 
 Array = NDArray[Any]
 
+BLOCK = 1 << 20
+"""Elements of an operand that are multiplied at a time: the copies of several fit a cache."""
+
 _REAL: Mapping[str, Callable[[Any], Any]] = {
     "exp": np.exp, "exp2": np.exp2, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
@@ -73,8 +76,8 @@ def encode(values: Array, dtype: str) -> Array:
 
 
 def decode(stored: Array, dtype: str) -> Array:
-    """The values of an array that `encode` made."""
-    if dtype != "bfloat16":
+    """The values of an array that `encode` made; others as they are."""
+    if dtype != "bfloat16" or stored.dtype != np.uint16:
         return stored
     return (stored.astype(np.uint32) << 16).view(np.float32)
 
@@ -169,18 +172,38 @@ def logical(chain: Chain, name: str, array: Array) -> Array:
 def _padded(
     flat: Array, along: Sequence[Digit], padding: Sequence[Padding], number: Array
 ) -> Array:
-    """The elements at all positions of these digits, a number where the array has none."""
-    grid = np.indices([d.extent for d in along], sparse=True)
-    place = np.zeros([d.extent for d in along], np.int64)
-    inside = np.ones(place.shape, bool)
-    for i, p in enumerate(padding):
-        moving = (at * (d.stride // p.stride) for at, d in zip(grid, along, strict=True)
-                  if d.padding == i)  # fmt: skip
-        position = sum(moving, np.int64(-p.before))
-        inside &= (position >= 0) & (position < p.extent)
-        place += position * p.stride
-    place += sum(at * d.stride for at, d in zip(grid, along, strict=True) if d.padding is None)
-    return np.where(inside, flat[np.where(inside, place, 0)], number.astype(flat.dtype))
+    """The elements at all positions of these digits, a number where the array has none: a view of
+    a copy that has the padding around it. Elements are read many times where windows overlap."""
+    fixed = [d for d in along if d.padding is None]
+    spans = [_span(along, i, p) for i, p in enumerate(padding)]
+    there = [range(max(s.start, 0), min(s.stop, p.extent))
+             for s, p in zip(spans, padding, strict=True)]  # fmt: skip
+    shape = [*map(len, spans), *(d.extent for d in fixed)]
+    whole = np.full(shape, number.astype(flat.dtype))
+    if all(map(len, there)):
+        inside = tuple(slice(t.start - s.start, t.stop - s.start)
+                       for t, s in zip(there, spans, strict=True))  # fmt: skip
+        strides = [p.stride for p in padding] + [d.stride for d in fixed]
+        first = sum(t.start * p.stride for t, p in zip(there, padding, strict=True))
+        whole[inside] = np.lib.stride_tricks.as_strided(
+            flat[first:], whole[inside].shape, [s * flat.itemsize for s in strides]
+        )
+    others = iter(whole.strides[len(padding) :])
+    steps = [
+        next(others)
+        if d.padding is None
+        else d.stride // padding[d.padding].stride * whole.strides[d.padding]
+        for d in along
+    ]
+    origin = tuple(slice(-p.before - s.start, None) for s, p in zip(spans, padding, strict=True))
+    return np.lib.stride_tricks.as_strided(whole[origin], [d.extent for d in along], steps)
+
+
+def _span(along: Sequence[Digit], number: int, padding: Padding) -> range:
+    """The positions along a padded dimension that the digits reach, with those between them."""
+    ends = [(d.extent - 1) * (d.stride // padding.stride) for d in along if d.padding == number]
+    low, high = sum(min(e, 0) for e in ends), sum(max(e, 0) for e in ends)
+    return range(low - padding.before, high - padding.before + 1)
 
 
 def evaluate(chain: Chain, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -269,27 +292,66 @@ def _masked_side(o: Operator, roles: Product) -> Read | None:
     return next((r for r in (roles.left, roles.right) if over <= set(axes(r))), None)
 
 
+def _real(x: Array) -> Array:
+    """In float64, but for what is float32 here."""
+    return x if x.dtype == np.float32 else x.astype(np.float64, copy=False)
+
+
 def contract(
-    chain: Chain, o: Operator, roles: Product, known: Mapping[str, Array], side: Read
+    chain: Chain,
+    o: Operator,
+    roles: Product,
+    known: Mapping[str, Array],
+    side: Read,
+    form: Callable[[Array], Array] = _real,
 ) -> Array:
     """A product of two matrices for each batch position: einsum takes no BLAS for batches. The
-    domain masks one `side`. In float64, but for tensors that are float32 here."""
+    domain masks one `side`. Operands are brought into the `form` in which they are multiplied.
 
-    def operand(r: Read, groups: Sequence[Sequence[str]]) -> Array:
-        order = [a for g in groups for a in g]
+    The larger operand is taken in parts of BLOCK elements: where windows overlap, it is many times
+    as large as its tensor, and to write it to new memory takes longer than the product.
+    """
+
+    def operand(r: Read, order: Sequence[str]) -> Array:
         full = gather(chain, r, o.related, known)
-        full = full if full.dtype == np.float32 else full.astype(np.float64)
         if o.domain is not None and r == side:
             full = np.where(np.asarray(_over(chain, o, known, o.domain)) != 0, full, 0.0)
-        full = full.transpose([o.related.index(a) for a in order]
-                + [i for i, a in enumerate(o.related) if a not in order])  # fmt: skip
-        return full.reshape([math.prod(chain.size(a) for a in g) for g in groups])
+        places = [o.related.index(a) for a in order]
+        places += [i for i in range(full.ndim) if i not in places]
+        return full.transpose(places).reshape([chain.size(a) for a in order])
 
-    left = operand(roles.left, (roles.batch, roles.rows, roles.depth))
-    right = operand(roles.right, (roles.batch, roles.depth, roles.columns))
+    def matrices(part: Array, *ends: int) -> Array:
+        """The operand with the dimensions before, between and behind these ends as one each."""
+        shape = part.shape
+        groups = shape[: ends[0]], shape[ends[0] : ends[1]], shape[ends[1] :]
+        return form(part.reshape([math.prod(g) for g in groups]))
+
+    tall = (*roles.batch, *roles.rows, *roles.depth)
+    wide = (*roles.batch, *roles.depth, *roles.columns)
     found = (*roles.batch, *roles.rows, *roles.columns)
-    result: Array = (left @ right).reshape([chain.size(a) for a in found])
+    left, right = operand(roles.left, tall), operand(roles.right, wide)
+    split = len(roles.batch), len(roles.batch) + len(roles.rows)
+    other = len(roles.batch), len(roles.batch) + len(roles.depth)
+    by_rows = left.size >= right.size
+    cut = max(roles.rows if by_rows else roles.columns, key=chain.size, default=None)
+    if by_rows:
+        second = matrices(right, *other)
+        parts = [matrices(p, *split) @ second for p in _parts(left, tall, cut)]
+    else:
+        first = matrices(left, *split)
+        parts = [first @ matrices(p, *other) for p in _parts(right, wide, cut)]
+    shaped = [p.reshape([-1 if a == cut else chain.size(a) for a in found]) for p in parts]
+    result = shaped[0] if cut is None else np.concatenate(shaped, found.index(cut))
     return np.ascontiguousarray(result.transpose([found.index(a) for a in o.axes]))
+
+
+def _parts(array: Array, names: Sequence[str], cut: str | None) -> list[Array]:
+    """Views of an array, cut along one of its named dimensions into parts of about BLOCK
+    elements."""
+    if cut is None or array.size <= BLOCK:
+        return [array]
+    return np.array_split(array, min(array.shape[names.index(cut)], -(-array.size // BLOCK)),
+                          names.index(cut))  # fmt: skip
 
 
 def gather(chain: Chain, r: Read, space: Sequence[str], known: Mapping[str, Array]) -> Array:

@@ -9,8 +9,9 @@ from mcfuser.chain import LOWEST, Chain, from_json, gemm
 from mcfuser.measure import case as cases
 from mcfuser.measure.case import Case, all_finite
 from mcfuser.measure.worker import tolerance
-from mcfuser.space.reference import decode, encode, evaluate
+from mcfuser.space.reference import decode, encode, evaluate, logical
 from tests.support.chains import chain
+from tests.support.pictures import Windows, padded
 
 TWO = gemm(1, 64, 48, 32, 32, "float16")
 
@@ -134,6 +135,15 @@ def test_an_element_is_wrong_however_small_it_is_beside_others() -> None:
     norm = np.linalg.norm(found)
     assert 1e-3 / norm < 1e-5
     assert "1 element too far off" in str(case.error("Y", found))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_windows_that_overlap_have_the_values_of_what_is_stored(dtype: str) -> None:
+    c = padded(Windows(9, 3, before=1, after=1), Windows(7, 3, before=1), 4, 2, dtype=dtype)
+    made = of(c).made
+    stored = {n: decode(logical(c, n, a), c.tensor(n).dtype) for n, a in made.data.items()}
+    assert made.data["A"].size < stored["A"].size
+    np.testing.assert_array_equal(made.expected["E"], evaluate(c, stored)["E"])
 
 
 OFF = {"float32": 3e-5, "float16": 3e-2, "bfloat16": 2e-1}

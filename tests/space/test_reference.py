@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.chain import LOWEST, from_json, product
+from mcfuser.chain import LOWEST, Digit, Padding, from_json, product
 from mcfuser.expr import ARITY, Call, Const, Index, parse
+from mcfuser.space import reference
 from mcfuser.space.reference import contract, evaluate, logical, value
 from tests.support.chains import chain, inputs, named
 from tests.support.pictures import Windows, drawn_windows, padded
@@ -141,6 +142,32 @@ def test_a_product_keeps_single_precision_and_widens_what_is_narrower() -> None:
         assert found.dtype == wanted and found.ravel().tolist() == [4096.0]
 
 
+@pytest.mark.parametrize("columns", [2, 300])
+@pytest.mark.parametrize("where", ["", " where m < n + 2"])
+def test_a_product_in_parts_is_the_product(
+    columns: int, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever operand is the larger one, and has the domain."""
+    monkeypatch.setattr(reference, "BLOCK", 64)
+    line = f"Y[b, m, h] = sum[n] P[b, m, n] * V[b, n, h]{where}"
+    c = chain({"b": 3, "m": 17, "n": 11, "h": columns}, {"P": "bmn", "V": "bnh"}, [line])
+    given = inputs(c)
+    m, n = np.ogrid[:17, :11]
+    kept = np.where(m < n + 2, given["P"], 0.0) if where else given["P"]
+    found = evaluate(c, given)["Y"]
+    np.testing.assert_allclose(found, np.einsum("bmn,bnh->bmh", kept, given["V"]), atol=1e-12)
+
+
+def test_windows_that_overlap_are_multiplied_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = padded(Windows(9, 3, before=1, after=1), Windows(7, 3, 2, before=1), columns=4)
+    given = inputs(c)
+    whole = evaluate(c, given)
+    monkeypatch.setattr(reference, "BLOCK", 32)
+    np.testing.assert_allclose(evaluate(c, given)["E"], whole["E"], atol=1e-12)
+    expected = np.einsum("pkmsit,kstn->pmin", given["A"], given["B"])
+    np.testing.assert_allclose(whole["C"], expected, atol=1e-12)
+
+
 # --- how tensors lie ------------------------------------------------------------------------
 
 
@@ -192,6 +219,15 @@ def test_padding_of_narrow_types_is_stored_as_they_are() -> None:
     found = logical(chain, "A", np.full(6, 0x3F80, np.uint16))
     assert found.dtype == np.uint16
     assert found[0, 0, :, :, 0, 0].tolist() == [[0xC020, 0x3F80, 0x3F80], [0x3F80, 0x3F80, 0xC020]]
+
+
+def test_windows_that_see_padding_alone() -> None:
+    chain = padded(Windows(1, 1, 4, before=4, after=4), Windows(2, 1), 0, 1)
+    found = logical(chain, "A", np.array([5.0, 6.0]))
+    assert found[0, 0, :, 0, :, 0].tolist() == [[0, 0], [5, 6], [0, 0]]
+    digits = [Digit(2, 1, 0)]
+    nothing = reference._padded(np.array([5.0]), digits, [Padding(1, 1, 4, 3.0)], np.array(3.0))
+    assert nothing.tolist() == [3.0, 3.0]
 
 
 def test_a_transposed_tensor_is_a_view() -> None:
