@@ -20,7 +20,7 @@ from mcfuser.graph.price import Price
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.measure.rounds import MARGIN, Interleaved
 from mcfuser.measure.worker import Worker
-from mcfuser.tune.cover import Decision, decide, likely, most_pieces
+from mcfuser.tune.cover import Cuts, Decision, decide, likely, most_pieces
 from mcfuser.tune.expected import expected
 from mcfuser.tune.progress import ChainPlace, Listener, Note, Progress
 from mcfuser.tune.tuned import Cache, Tuned, TuneOptions
@@ -40,7 +40,10 @@ for searches is short."""
 CHOICE = 0.5
 """Seconds in which the model chooses a kernel: 0.1 to 0.7 were measured."""
 AHEAD = 2
-"""Chains of which kernels are built at a time where the model chooses them."""
+"""Chains of which kernels are built at a time where the model chooses them, at least."""
+BUILDERS = 4
+"""With more builders than so many for each of these chains, kernels of more chains are built: to
+list the candidates of one takes as long as several builders take for its kernel."""
 NEAR = 1.1
 """Covers whose kernels' times in sum differ by less than this factor are timed as whole modules."""
 STARTED = 10.0
@@ -85,8 +88,8 @@ class ModelTuning:
         left = max(0.0, self.deadline - now)
         weighed = left * self.part / 2
         if self.short:
-            share = _share(left, self.searches, self.useful)
-            share = max(share, weighed) if share else 0.0
+            free = left - CHOICE * (self.searches - 1)
+            share = min(max(self.useful, weighed), free) if not self.chooses else 0.0
         else:
             share = weighed + left / max(1, self.searches) / 2
         self.searches -= 1
@@ -110,8 +113,14 @@ class ModelTuning:
 
     @property
     def chooses(self) -> bool:
-        """The model chooses: the device is not at hand, or no time is left to measure."""
-        return not self.measured or time.monotonic() >= self.deadline
+        """The model chooses: the device is not at hand, or no time is left to measure.
+
+        Where time is short it chooses, too, unless one search and as many choices as there are
+        searches to come behind it have time.
+        """
+        left = self.deadline - time.monotonic()
+        kept = CHOICE * (self.searches - 1) + self.useful if self.short else 0.0
+        return not self.measured or left <= 0.0 or left < kept
 
     @property
     def short(self) -> bool:
@@ -119,6 +128,11 @@ class ModelTuning:
         Where the device is not at hand they measure nothing, and share what time there is."""
         left = self.deadline - time.monotonic()
         return left < self.useful * self.searches and self.measured
+
+    @property
+    def ahead(self) -> int:
+        """The chains of which kernels are built at a time where the model chooses them."""
+        return max(AHEAD, self.worker.builder.workers // BUILDERS)
 
     @property
     def useful(self) -> float:
@@ -148,9 +162,11 @@ class ModelTuning:
         backend = self.worker.backend
         return expected(chain, self.device, self.options, backend, not self.chooses)
 
-    def begin_ahead(self, chain: Chain, together: bool) -> None:
-        """Begins to build the kernels that the model will choose for a chain, where it does."""
-        for piece in likely(chain, together) if self.chooses else ():
+    def begin_ahead(self, chain: Chain, cuts: Cuts) -> None:
+        """Begins to build the kernels that the model will choose for a chain, where it does, and
+        where that disturbs nothing that is timed meanwhile."""
+        timed = self.worker.backend.on_host and time.monotonic() < self.deadline
+        for piece in likely(chain, cuts) if self.chooses and not timed else ():
             if time.monotonic() < self.give_up:
                 begin_ahead(piece, self.device, self.cache, self.options, self.worker)
 
@@ -205,15 +221,15 @@ def decide_all(
         run.place = ChainPlace(before + at + 1, before + len(distinct), chain.name)
         run.searches = sum(searches[at:])
         short = run.short
-        together = not short or worth[key]
-        if not together:
+        cuts = _cuts(short, worth[key])
+        if cuts == "unfused":
             run.searches = sum(alone[at:])
-        pieces = searches[at] if together else alone[at]
+        pieces = searches[at] if cuts != "unfused" else alone[at]
         run.part = weights[at] / sum(weights[at:]) / pieces
-        for each in chains[at : at + AHEAD]:
-            run.begin_ahead(each, not short or worth[each.key])
+        for each in chains[at : at + run.ahead]:
+            run.begin_ahead(each, _cuts(short, worth[each.key]))
         decisions[key] = decide(
-            chain, run.device, run.tune, run.predict, partial(run.compare, chain), together
+            chain, run.device, run.tune, run.predict, partial(run.compare, chain), cuts
         )
         for words in decision_words(run.place, decisions[key]):
             run.listener(Note(words))
@@ -285,11 +301,12 @@ def _sum(decided: DecidedModel) -> float:
     return sum(cover.seconds if cover is not None else math.inf for cover in kept)
 
 
-def _share(left: float, searches: int, useful: float) -> float:
-    """The seconds of the next of so many searches, of all that are `left`, where these are too few
-    for each to measure something: `useful` ones for the first searches, as long as time remains in
-    which the model chooses the other kernels."""
-    return useful if left - CHOICE * (searches - 1) >= useful else 0.0
+def _cuts(short: bool, worth: bool) -> Cuts:
+    """The cuts of a chain that may be tuned. Where time is short, the whole chain is among them if
+    one kernel may save enough time, and no cut that the model would have to be asked about."""
+    if not short:
+        return "all"
+    return "ends" if worth else "unfused"
 
 
 def weight(chain: Chain, device: Device) -> float:

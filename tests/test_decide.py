@@ -144,16 +144,30 @@ def test_the_estimate_of_the_time_left_follows_the_searches_that_are_over() -> N
     assert run.left(now - 10) == pytest.approx(8, abs=1)
 
 
-def test_short_time_is_spent_on_what_weighs_most_and_the_model_chooses_the_rest() -> None:
+def test_short_time_is_spent_on_what_weighs_most_and_the_model_chooses_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Seven searches in turn, of which each takes all it may have, or 0.3 s for a choice."""
-    useful, shares, left = deciding.USEFUL, [], 10.0
-    for searches in range(7, 0, -1):
-        shares.append(deciding._share(left, searches, useful))
-        left -= shares[-1] or 0.3
-    assert shares == [useful, 0.0, 0.0, 0.0, useful, 0.0, 0.0], "choices took less than expected"
-    assert left > 0 and deciding._share(8.0, 9, useful) == useful
-    assert deciding._share(useful, 1, useful) == useful
-    assert deciding._share(useful, 1, 2 * useful) == 0.0
+    shares = list[float]()
+    monkeypatch.setattr(deciding, "tune", lambda *a: shares.append(a[6] - time.monotonic()))
+    useful, chain = deciding.USEFUL, gemm(1, 16, 16, 16, 16)
+    end = time.monotonic() + 100.0
+    run = ModelTuning(CPU, MemoryCache(), QUICK, unheard, StandIn(CPU), end, 5.0, searches=7)
+    run.part = 0.0
+
+    def shared(left: float, *searches: int) -> list[float]:
+        for run.searches in searches:
+            run.deadline = time.monotonic() + left
+            run.tune(chain)
+            left -= max(0.3, shares[-1])
+        return [pytest.approx(max(0.0, s), abs=0.1) for s in shares[-len(searches) :]]
+
+    found = shared(10.0, *range(7, 0, -1))
+    assert found == [useful, 0.0, 0.0, 0.0, useful, 0.0, 0.0], "choices took less than expected"
+    assert shared(useful + 4.2, 9) == [useful] and shared(useful + 3.8, 9) == [0.0]
+    run.part = 1.0
+    assert shared(20.0, 9) == [10.0], "half of the time, for what is all of the weight"
+    assert shared(14.0, 20) == [4.5], "the rest is for choices"
 
 
 def test_half_of_the_time_is_shared_by_what_chains_weigh(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,6 +267,30 @@ def test_kernels_of_two_chains_are_built_while_the_model_chooses(
     told.clear()
     compile_model(model, CPU, MemoryCache(), QUICK, {})
     assert {what for what, _ in told} == {"decided"}, "it can be measured"
+
+
+def test_kernels_are_built_ahead_where_time_is_short_and_nothing_is_timed_beside_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU, of as many chains as there are builders for; on a CPU once the time is over."""
+    begun = []
+    monkeypatch.setattr(deciding, "begin_ahead", lambda chain, *_: begun.append(chain.key))
+    chain, end = gemm(1, 16, 16, 16, 16), time.monotonic() + 5.0
+
+    def ahead(worker: Worker, searches: int, deadline: float = end) -> int:
+        begun.clear()
+        run = ModelTuning(worker.device, MemoryCache(), QUICK, unheard, worker, deadline, 5.0)
+        run.searches = searches
+        run.begin_ahead(chain, "all")
+        return len(begun)
+
+    gpu = StandIn(device_named("h200"))
+    assert ahead(gpu, 100) > 0 and ahead(gpu, 1) == 0, "a search has time"
+    assert ahead(StandIn(CPU), 100) == 0 and ahead(StandIn(CPU), 100, end - 60.0) > 0
+    run = ModelTuning(gpu.device, MemoryCache(), QUICK, unheard, gpu, end, 5.0)
+    for workers, chains in ((2, 2), (16, 4)):
+        monkeypatch.setattr(type(gpu.builder), "workers", workers)
+        assert run.ahead == chains
 
 
 def test_what_weighs_most_is_decided_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mcfuser.device import Device
 from mcfuser.space.knobs import Columns, Feasible, KnobSettings, KnobTable
@@ -19,6 +20,7 @@ from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import Space
 
 Candidate = tuple[int, ...]
+Tables = tuple[tuple[Plan, Ints], ...]
 Estimate = Callable[[Plan, Ints, Columns, Device], Floats]
 """Seconds for tiles [candidates, axes] of a plan under settings of knobs."""
 
@@ -28,6 +30,8 @@ weights fill no block have a million, and to list and to price them takes four s
 MOST = 1 << 17
 """Promising candidates: a norm of 16 x 110,592 elements, whose tiles all move the same bytes, had
 900,000, which took 11 seconds to look at."""
+LOOKED = 1 << 17
+"""Tiles whose least times are asked for: of more, as many are drawn."""
 NEAR = 2.0
 """Tiles are promising up to this multiple of the least time. Of 14 chains with 4,000 tiles or more
 (H200, benchmarks/gpu.py's suites, 2026-11-25), 2 to 21 % are, the 20 best candidates of each have
@@ -80,8 +84,11 @@ def promising(space: Space, table: KnobTable, feasible: Feasible, estimate: Esti
     defaults; and of the others, which may be as many where only memory counts, those that are
     expected to take least, in MOST candidates."""
     tables = space.tables or ()
-    if sum(len(tiles) for _, tiles in tables) * len(table) <= MANY:
+    count = sum(len(tiles) for _, tiles in tables)
+    if count * len(table) <= MANY:
         return space
+    if count > LOOKED:
+        tables = _chosen(tables, np.random.default_rng(0).permutation(count) < LOOKED)
     plain = KnobTable(table.kind, table.device, plain=True)
     times = [_least(plan, tiles, plain, feasible, estimate) for plan, tiles in tables]
     every = np.concatenate(times)
@@ -90,9 +97,14 @@ def promising(space: Space, table: KnobTable, feasible: Feasible, estimate: Esti
         return space
     near = np.zeros(len(every), bool)
     near[best] = every[best] < NEAR * every[best[0]]
-    each = np.split(near, np.cumsum([len(t) for t in times])[:-1])
+    return replace(space, tables=_chosen(tables, near))
+
+
+def _chosen(tables: Tables, chosen: NDArray[np.bool_]) -> Tables:
+    """The tiles of all plans that are chosen, given one flag for each of them; no plan without."""
+    each = np.split(chosen, np.cumsum([len(tiles) for _, tiles in tables])[:-1])
     left = [(plan, tiles[kept]) for (plan, tiles), kept in zip(tables, each, strict=True)]
-    return replace(space, tables=tuple((plan, tiles) for plan, tiles in left if len(tiles)))
+    return tuple((plan, tiles) for plan, tiles in left if len(tiles))
 
 
 def _least(

@@ -19,7 +19,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from mcfuser.algebra.quotient import guarded
 from mcfuser.chain import (
@@ -48,6 +48,8 @@ look at them takes a minute."""
 PIECES = 5
 """Chains of more pieces than this have too many cuts to ask the model about each."""
 
+Cuts = Literal["all", "ends", "unfused"]
+"""Which cuts of a chain may be tuned: all, the whole chain and the unfused cut, or this alone."""
 TunePiece = Callable[[Chain], Tuned]
 """Tunes a chain; raises NoCandidate."""
 PredictSeconds = Callable[[Chain], float]
@@ -156,13 +158,13 @@ def most_pieces(chain: Chain, device: Device) -> Cut:
     return reduction_cut(chain)
 
 
-def likely(chain: Chain, together: bool) -> tuple[Chain, ...]:
+def likely(chain: Chain, cuts: Cuts) -> tuple[Chain, ...]:
     """The chains that `decide` is likely to tune: the whole one, unless it is known not to be, and
     the pieces of its unfused cut."""
     unfused_at = unfused_cut(chain)
     if len(unfused_at) == 1:
         return (chain,)
-    whole = (chain,) if together and len(chain.axes) <= AXES else ()
+    whole = (chain,) if cuts != "unfused" and len(chain.axes) <= AXES else ()
     return (*whole, *pieces(chain, unfused_at))
 
 
@@ -172,18 +174,15 @@ def decide(
     search: TunePiece,
     predict: PredictSeconds,
     compare: CompareCovers,
-    together: bool = True,
+    cuts: Cuts = "all",
 ) -> Decision:
-    """Tunes the covers of a chain that may win, compares them, and chooses one.
-
-    Where pieces are not to be tried `together`, the unfused cut alone is tuned, unless one of its
-    pieces has no kernel.
-    """
+    """Tunes the covers of a chain that may win, compares them, and chooses one. The whole chain is
+    tuned in any case where a piece of the unfused cut has no kernel."""
     unfused_at, reasons = most_pieces(chain, device), list[str]()
     whole, predict = (len(chain.operators),), _once_each(predict)
     fused, unfused = None, None
     alone = _alone(chain, unfused_at, predict)
-    far = _far(chain, unfused_at, predict, together) if alone is None else None
+    far = _far(chain, unfused_at, predict, cuts) if alone is None else None
     if far is not None:
         reasons.append(far)
         unfused = _tuned_cover(chain, unfused_at, search, math.inf, reasons)
@@ -201,7 +200,8 @@ def decide(
         limit = fused.seconds * SURE if fused is not None else math.inf
         unfused = _tuned_cover(chain, unfused_at, search, limit, reasons)
     covers = [c for c in (fused, unfused) if c is not None]
-    between = _predicted_best(chain, unfused_at, covers, predict) if covers and together else None
+    asked = covers and cuts == "all"
+    between = _predicted_best(chain, unfused_at, covers, predict) if asked else None
     if between is not None:
         limit = min(c.seconds for c in covers) * SURE
         made = _tuned_cover(chain, between, search, limit, reasons)
@@ -243,13 +243,12 @@ def _alone(chain: Chain, unfused_at: Cut, predict: PredictSeconds) -> str | None
     return f"no product, one kernel: {len(unfused_at)} are not predicted to be faster"
 
 
-def _far(chain: Chain, unfused_at: Cut, predict: PredictSeconds, together: bool) -> str | None:
-    """Why the whole chain need not be tuned: there is no time to try pieces `together`, it has too
-    many axes, or the model expects far more of its time than of the unfused cut's. None where it
-    has to be."""
+def _far(chain: Chain, unfused_at: Cut, predict: PredictSeconds, cuts: Cuts) -> str | None:
+    """Why the whole chain need not be tuned: it is not among the `cuts`, it has too many axes, or
+    the model expects far more of its time than of the unfused cut's. None where it has to be."""
     if len(chain.axes) > AXES:
         return f"its {len(chain.axes)} axes have too many orders to look at"
-    if not together:
+    if cuts == "unfused":
         return "no time was left to try fewer kernels"
     whole = predict(chain)
     if not math.isfinite(whole):

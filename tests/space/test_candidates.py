@@ -129,6 +129,26 @@ def test_of_many_promising_ones_the_best_stay(
 
 
 @pytest.mark.usefixtures("few")
+def test_of_very_many_tiles_some_are_looked_at(
+    found: Candidates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same ones each time, of all plans."""
+    monkeypatch.setattr("mcfuser.space.candidates.LOOKED", 60)
+    every, asked = tabled(found.space), []
+
+    def counted(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> np.ndarray:
+        asked.append(len(tiles))
+        return by_tiles(plan, tiles, settings, device)
+
+    left, again = (
+        promising(found.space, KnobTable(OneKnob, H200), all_feasible, counted) for _ in range(2)
+    )
+    assert sum(asked) == 2 * 60 * SETTINGS
+    assert tabled(left) == tabled(again) < every and len(every) > 60
+    assert len({plan for plan, _ in tabled(left)}) > 1
+
+
+@pytest.mark.usefixtures("few")
 def test_tiles_that_no_plain_settings_allow_are_not_promising(found: Candidates) -> None:
     def large(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> np.ndarray:
         return tiles.sum(axis=1) > 150

@@ -11,7 +11,7 @@ from mcfuser.algebra.quotient import guarded
 from mcfuser.chain import Chain, attention, cut, from_json, gemm, unfused_cut
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.rounds import MARGIN, Interleaved
-from mcfuser.tune.cover import AXES, FAR, Decision, decide, likely, most_pieces
+from mcfuser.tune.cover import AXES, FAR, Cuts, Decision, decide, likely, most_pieces
 from mcfuser.tune.tuned import NoCandidate, Tuned
 
 H200 = CATALOGUE["nvidia/h200"]
@@ -69,8 +69,8 @@ class Bench:
             return timed if isinstance(timed, Interleaved) else Interleaved(tuple(timed))
         return Interleaved(tuple(sum(t.predicted for t, _ in p) for p in programs))
 
-    def decide(self, chain: Chain, device=H200, together: bool = True) -> Decision:
-        return decide(chain, device, self.search, self.predict, self.compare, together)
+    def decide(self, chain: Chain, device=H200, cuts: Cuts = "all") -> Decision:
+        return decide(chain, device, self.search, self.predict, self.compare, cuts)
 
 
 def where(chain: Chain) -> tuple[int, str]:
@@ -128,12 +128,12 @@ def test_a_chain_of_many_axes_is_not_looked_at_whole(count: int) -> None:
 def test_pieces_alone_are_tuned_where_there_is_no_time_to_try_them_together() -> None:
     """Nor is any space priced."""
     bench = Bench(PARTS | WHOLE)
-    made = bench.decide(SMALL, together=False)
+    made = bench.decide(SMALL, cuts="unfused")
     assert [len(p) for p in bench.asked] == [2, 4, 2] and not bench.predicted
     assert made.kept is not None and made.kept.cut == unfused_cut(SMALL)
     assert made.reason == "no time was left to try fewer kernels"
     without = {k: v for k, v in (PARTS | WHOLE).items() if k != (4, "P")}
-    made = Bench(without).decide(SMALL, together=False)
+    made = Bench(without).decide(SMALL, cuts="unfused")
     assert made.kept is not None and made.kept.cut == (7,), "a piece has no kernel"
 
 
@@ -174,6 +174,8 @@ def test_an_intermediate_cut_is_tuned_where_the_model_expects_it_to_win() -> Non
     assert made.reason == "2 kernels are kept: fused takes 1.25x their time, measured"
     assert made.fused_seconds == pytest.approx(4e-6)
     assert made.unfused_seconds == pytest.approx(6e-6)
+    made = bench.decide(SMALL, cuts="ends")
+    assert bench.compared == [1, 3] and made.kept is not None and made.kept.cut == (7,)
 
 
 @pytest.mark.parametrize(("count", "cuts"), [(5, range(2, 5)), (6, ())])
@@ -334,10 +336,10 @@ def test_without_the_whole_an_intermediate_cut_may_still_win() -> None:
 
 def test_the_chains_that_are_likely_to_be_tuned() -> None:
     (first, *_) = cut(SMALL, unfused_cut(SMALL))
-    assert likely(first, True) == likely(first, False) == (first,)
-    whole, *apart = likely(SMALL, True)
+    assert likely(first, "all") == likely(first, "unfused") == (first,)
+    whole, *apart = likely(SMALL, "ends")
     assert whole is SMALL
-    assert [pieces(c) for c in apart] == [pieces(c) for c in likely(SMALL, False)]
+    assert [pieces(c) for c in apart] == [pieces(c) for c in likely(SMALL, "unfused")]
     assert len(apart) == len(unfused_cut(SMALL))
     assert [c.key for c in apart] == [c.key for c in cut(guarded(SMALL), unfused_cut(SMALL))]
 
@@ -367,10 +369,10 @@ def test_two_reductions_may_share_a_kernel() -> None:
     assert made.kept is not None and made.kept.cut == (2, 1)
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_reductions_stay_together_where_the_model_expects_no_gain(together: bool) -> None:
+@pytest.mark.parametrize("cuts", ["all", "ends", "unfused"])
+def test_reductions_stay_together_where_the_model_expects_no_gain(cuts: Cuts) -> None:
     bench = Bench({**APART, (3, "Y"): 6e-6})
-    made = bench.decide(NORM, together=together)
+    made = bench.decide(NORM, cuts=cuts)
     assert bench.asked == [("M", "V", "Y")] and not bench.compared
     assert made.kept is not None and made.kept.cut == (3,)
     assert made.reason == "no product, one kernel: 3 are not predicted to be faster"
