@@ -19,17 +19,19 @@ from mcfuser.graph.dataflow import array
 _Compute = Callable[[relax.Call, list[NDArray[Any]]], NDArray[Any] | None]
 """The result of a call, given the elements of its tensors; None where it is TVM's to compute."""
 
-_DTYPES = frozenset({"float32", "float64", "int32", "int64", "bool"})
-"""Element types that numpy computes with as TVM does."""
-_FLOATS = frozenset({"float32", "float64"})
+_FLOATS = frozenset({"float16", "float32", "float64"})
+_DTYPES = _FLOATS | {"int32", "int64", "bool"}
+"""Element types that numpy computes with as TVM does: of float16, each result is that of float32,
+rounded."""
 _BYTES = frozenset({"int8", "uint8", "int32"})
-_WITHIN: Mapping[str, frozenset[str]] = {
-    "relax.astype": _BYTES | {"int64", "bool"},
-    "relax.dequantize": _BYTES | {"float32"},
-    "relax.divide": _FLOATS,
-    "relax.sqrt": _FLOATS,
+_WITHIN: Mapping[str, tuple[frozenset[str], ...]] = {
+    "relax.astype": (_BYTES | {"int64", "bool"}, _FLOATS),
+    "relax.dequantize": (_BYTES | {"float32"},),
+    "relax.divide": (_FLOATS,),
+    "relax.sqrt": (_FLOATS,),
 }
-"""Operators that are the same in numpy only for operands and results of some element types."""
+"""Operators that are the same in numpy only where operands and results are all of some element
+types."""
 
 
 def _reshaped(call: relax.Call, given: list[NDArray[Any]]) -> NDArray[Any]:
@@ -121,7 +123,8 @@ class _Precomputed(relax.PyExprMutator):  # type: ignore[misc]
             return call
         call = self.builder_.normalize(call)
         dtype = str(call.ty.dtype)
-        if not {dtype, *(str(g.dtype) for g in known)} <= _WITHIN.get(call.op.name, _DTYPES):
+        dtypes = {dtype, *(str(g.dtype) for g in known)}
+        if not any(dtypes <= some for some in _WITHIN.get(call.op.name, (_DTYPES,))):
             return call
         with np.errstate(all="ignore"):  # what is infinite or no number is so in TVM, too
             result = compute(call, known)

@@ -28,7 +28,25 @@ def dequantized(dtype: type[np.generic], scale: object, zero: object, axis: int)
     return relax.op.dequantize(relax.const((X + 20).astype(dtype), name), *numbers, axis)
 
 
+_BITS = np.random.default_rng(0).integers(0, 1 << 16, (2, 20_000)).astype(np.uint16)
+HALVES = _BITS.view(np.float16)
+"""Any of them: normal and subnormal, infinite, and none."""
+FLOATS = np.concatenate([HALVES[0].astype(np.float32) * f for f in (1, 1 + 2.0**-11, 1e-3)])
+
+
+def half(op: Callable[..., relax.Expr], count: int) -> Callable[[], relax.Expr]:
+    return lambda: op(*(relax.const(h, "float16") for h in HALVES[:count]))
+
+
 CASES: dict[str, Callable[[], relax.Expr]] = {
+    "add halves": half(relax.op.add, 2),
+    "subtract halves": half(relax.op.subtract, 2),
+    "multiply halves": half(relax.op.multiply, 2),
+    "divide halves": half(relax.op.divide, 2),
+    "sqrt of halves": half(relax.op.sqrt, 1),
+    "negative halves": half(relax.op.negative, 1),
+    "halves made floats": half(lambda x: relax.op.astype(x, "float32"), 1),
+    "floats made halves": lambda: relax.op.astype(relax.const(FLOATS), "float16"),
     "add": lambda: relax.op.add(relax.const(X), relax.const(X[0])),
     "subtract": lambda: relax.op.subtract(relax.const(WHOLE, "int64"), relax.const(3, "int64")),
     "multiply": lambda: relax.op.multiply(relax.const(X), relax.const(X[:, :1])),
