@@ -57,6 +57,20 @@ def _taken(call: relax.Call, given: list[NDArray[Any]]) -> NDArray[Any] | None:
     return table.take(rows, axis)
 
 
+def _sliced(call: relax.Call, given: list[NDArray[Any]]) -> NDArray[Any] | None:
+    """A part; None where a bound is not known or counts from the end, or it is taken backwards."""
+    bounds = [list(a.fields) for a in call.args[1:]]
+    known = [n for some in bounds for n in some if isinstance(n, tvm.tirx.IntImm) and n.value >= 0]
+    if len(known) < sum(map(len, bounds)):
+        return None
+    axes, begins, ends, *steps = bounds
+    part = [slice(None)] * given[0].ndim
+    for i, axis in enumerate(axes):
+        step = int(steps[0][i]) if steps else 1
+        part[int(axis)] = slice(int(begins[i]), int(ends[i]), step)
+    return given[0][tuple(part)]
+
+
 def _extents(call: relax.Call, given: list[NDArray[Any]]) -> NDArray[Any] | None:
     """The extents of a shape; None where one of them is known only at run time."""
     values = call.args[0].ty.values
@@ -95,6 +109,7 @@ _COMPUTED: Mapping[str, _Compute] = {
     "relax.shape_to_tensor": _extents,
     "relax.sqrt": _elementwise(np.sqrt),
     "relax.squeeze": _reshaped,
+    "relax.strided_slice": _sliced,
     "relax.subtract": _elementwise(np.subtract),
     "relax.take": _taken,
     "relax.where": _elementwise(np.where),
@@ -117,7 +132,8 @@ class _Precomputed(relax.PyExprMutator):  # type: ignore[misc]
         compute = _COMPUTED.get(getattr(call.op, "name", ""))
         if compute is None:
             return call
-        given = [self._constant(a) for a in call.args if not isinstance(a.ty, relax.ShapeType)]
+        sizes = (relax.ShapeType, relax.TupleType)
+        given = [self._constant(a) for a in call.args if not isinstance(a.ty, sizes)]
         known = [g for g in given if g is not None]
         if len(known) < len(given):
             return call

@@ -71,6 +71,8 @@ CASES: dict[str, Callable[[], relax.Expr]] = {
     "take": lambda: relax.op.take(
         relax.const(X), relax.const(np.array([1, 0, 2]), "int64"), axis=1
     ),
+    "slice": lambda: relax.op.strided_slice(relax.const(X), [2, 1], [1, 0], [99, 2]),
+    "slice in steps": lambda: relax.op.strided_slice(relax.const(X), [2], [0], [4], [3]),
     "an extent": lambda: relax.op.take(
         relax.op.shape_to_tensor(relax.op.shape_of(relax.const(X))), relax.const(2, "int64"), axis=0
     ),
@@ -85,6 +87,9 @@ LEFT: dict[str, Callable[[], relax.Expr]] = {
     ),
     "floats made integers": lambda: relax.op.astype(relax.const(X), "int64"),
     "a type that numpy has not": lambda: relax.op.sqrt(relax.const(np.abs(X), "bfloat16")),
+    "a row by number": lambda: relax.op.take(relax.const(X), relax.prim_value(1), axis=1),
+    "a slice backwards": lambda: relax.op.strided_slice(relax.const(X), [2], [3], [0], [-1]),
+    "a slice from the end": lambda: relax.op.strided_slice(relax.const(X), [2], [-2], [4]),
     "an operator that is not in the table": lambda: relax.op.exp(relax.const(X)),
 }
 
