@@ -161,7 +161,8 @@ class Backend(Protocol):
     longest that one program may take in the measuring process, in seconds, besides what its flops
     take at `slowest`, and `memory` bounds that process's data, in bytes, if it is not None. Where
     programs run `on_host`, nothing else may be done there while they are timed. A new process takes
-    about `starting` seconds to load what such a device needs besides TVM, and to open it. With
+    about `starting` seconds to load what such a device needs besides TVM, and to open it; the
+    kernels of a chain take at most about `installing` seconds to become part of a module. With
     `lines`, tiles along a picture's positions may be any pairs of its lines (space.prune). Weights
     that are `integers` stay so in the module; else they become floats when a model is compiled.
     """
@@ -175,6 +176,7 @@ class Backend(Protocol):
     has_constants: bool
     on_host: bool
     starting: float
+    installing: float
     limit: float
     slowest: float
     memory: int | None

@@ -57,10 +57,8 @@ BUILDING = 1.5
 """The time that building a module takes, as a multiple of the time that importing its model
 took."""
 BUILT = 1.0
-"""Seconds that building takes besides that on an idle machine."""
-CHAIN_BUILT = 0.5
-"""Seconds that building takes for each distinct chain on an idle machine: 0.1 to 0.55 were measured
-on networks of 6 to 50 chains and two machines. Tuning leaves the sum of the three."""
+"""Seconds that building takes on an idle machine besides that, and what each chain takes
+(Backend.installing). Tuning leaves the sum of the three."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ def compile_model(
             options = replace(options, timeout=options.timeout * len(loaded))
         distinct = len(places(matches))
         left = math.inf if end is None else end - time.monotonic()
-        building = _building(took, worked, distinct, backend.starting, left)
+        building = _building(took, worked, distinct, backend, left)
         wanted = begun + options.timeout if locked is None else math.inf
         deadline = _tuned_by(wanted, end, building)
         run = ModelTuning(device, cache, options, listener, worker, deadline, building)
@@ -233,10 +231,9 @@ def _price(
 
 
 def _building(
-    took: float, worked: float, chains: int, starting: float, left: float = math.inf
+    took: float, worked: float, chains: int, backend: Backend, left: float = math.inf
 ) -> float:
-    """The seconds that building a module of so many distinct `chains` is expected to take, in a
-    process that is `starting` for so long (Backend.starting).
+    """The seconds that building a module of so many distinct `chains` is expected to take.
 
     The import took `took` seconds, and `worked` seconds of processor time. On a busy machine, where
     the first is larger, building is slower by the same factor. Where the time that is `left` is too
@@ -244,9 +241,9 @@ def _building(
     are counted as it is enough for: the others are left to TVM, and take next to none.
     """
     slower = max(1.0, took / max(worked, 1e-3))
-    module = BUILDING * took + (BUILT + starting) * slower
-    most = max(0.0, left - module) / ((CHOICE + CHAIN_BUILT) * slower)
-    return module + CHAIN_BUILT * min(chains, most) * slower
+    module = BUILDING * took + (BUILT + backend.starting) * slower
+    most = max(0.0, left - module) / ((CHOICE + backend.installing) * slower)
+    return module + backend.installing * min(chains, most) * slower
 
 
 def _tuned_by(wanted: float, end: float | None, building: float) -> float:

@@ -84,6 +84,7 @@ class Interpreted:
     trusted = True
     on_host = True
     starting = 0.0
+    installing = 0.0
     limit = 600.0
     slowest = 1e7
     memory: int | None = None

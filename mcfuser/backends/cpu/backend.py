@@ -47,6 +47,9 @@ class CpuBackend:
     has_constants = False
     on_host = True
     starting = 0.0
+    installing = 0.5
+    """LLVM compiles the kernels: 0.1 to 0.55 s were measured for a chain, on networks of 6 to 78
+    chains and three machines."""
     limit = 20.0
     slowest = 2e9
     memory: int | None = 16 << 30
