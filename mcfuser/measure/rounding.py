@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 import numpy as np
@@ -19,12 +19,15 @@ from mcfuser.chain import BYTES, WHOLE, Chain, Operator, lowest, product, whole_
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read
 from mcfuser.space.reference import (
     Array,
+    Run,
     applied,
     as_dtype,
     bounded_product,
     contract,
     gather,
+    in_runs,
     positions,
+    span,
     sums_behind,
     typed,
 )
@@ -47,6 +50,8 @@ class _Values:
     values: dict[str, Array]
     errors: dict[str, Array]
     unit: float
+    run: Run | None = None
+    """Where it is given, what is computed is so for these positions alone."""
 
 
 def allowed(
@@ -61,17 +66,33 @@ def allowed(
     known = _Values(chain, values, {n: np.zeros(()) for n in values}, unit)
     with np.errstate(all="ignore"):
         for o in chain.operators:
-            dtype = chain.tensor(o.out).dtype
-            value = as_dtype(results[o.out], dtype)
-            error = _operator(known, o)
-            if dtype not in DISCRETE:
-                kept = BYTES[dtype] >= BYTES["float32"] and _is_whole(chain, Read(o.out, ()))
-                stored = _stored(value, dtype, unit)
-                error = error + (_rounded_beyond(value, stored) if kept else stored)
-            values[o.out], known.errors[o.out] = value, _defined(error, value)
+            values[o.out] = as_dtype(results[o.out], chain.tensor(o.out).dtype)
+            known.errors[o.out] = _of_result(known, o)
     return {
         o.out: np.broadcast_to(known.errors[o.out], results[o.out].shape) for o in chain.operators
     }
+
+
+def _of_result(known: _Values, o: Operator) -> Array:
+    """The error of an operator's results as they are stored."""
+    chain, dtype = known.chain, known.chain.tensor(o.out).dtype
+    whole = dtype not in DISCRETE and BYTES[dtype] >= BYTES["float32"]
+    whole = whole and _is_whole(chain, Read(o.out, ()))
+
+    def stored(error: Array, value: Array) -> Array:
+        if dtype not in DISCRETE:
+            size = _stored(value, dtype, known.unit)
+            error = error + (_rounded_beyond(value, size) if whole else size)
+        return _defined(error, value)
+
+    def some(run: Run | None) -> Array:
+        there = (span(chain, a, run) for a in o.axes)
+        value = known.values[o.out][tuple(slice(s.start, s.stop) for s in there)]
+        return stored(_one_by_one(replace(known, run=run), o), value)
+
+    if (side := bounded_product(chain, o, known.values)) is not None:
+        return stored(_product(known, o, side), known.values[o.out])
+    return in_runs(chain, o, some)
 
 
 def _defined(error: Array, value: Array) -> Array:
@@ -86,11 +107,10 @@ def _stored(x: Array, dtype: str, unit: float) -> Array:
     return np.where(np.abs(x) > WIDEST.get(dtype, math.inf), np.inf, error)
 
 
-def _operator(known: _Values, o: Operator) -> Array:
+def _one_by_one(known: _Values, o: Operator) -> Array:
+    """The error of an operator's results, from that of its body at each position."""
     chain, dtype = known.chain, known.chain.tensor(o.out).dtype
-    if (side := bounded_product(chain, o, known.values)) is not None:
-        return _product(known, o, side)
-    shape = tuple(chain.size(a) for a in o.related)
+    shape = tuple(len(span(chain, a, known.run)) for a in o.related)
     value, error = (np.broadcast_to(x, shape) for x in _at(known, o, o.body))
     if dtype in DISCRETE:
         whole = _is_whole(chain, o.body)
@@ -156,11 +176,13 @@ def _at(known: _Values, o: Operator, e: Expr) -> tuple[Array, Array]:
     if isinstance(e, Const):
         return np.asarray(e.value), nothing
     if isinstance(e, Index):
-        return positions(known.chain, e.axis, o.related), nothing
+        return positions(known.chain, e.axis, o.related, known.run), nothing
     if isinstance(e, Read):
-        value = gather(known.chain, e, o.related, known.values)
+        value = gather(known.chain, e, o.related, known.values, known.run)
         error = known.errors[e.tensor]
-        return value, gather(known.chain, e, o.related, known.errors) if error.ndim else error
+        if error.ndim:
+            error = gather(known.chain, e, o.related, known.errors, known.run)
+        return value, error
     if isinstance(e, Cast):
         value, error = _at(known, o, e.arg)
         if e.dtype in DISCRETE:

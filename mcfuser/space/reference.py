@@ -8,7 +8,9 @@ bool compares with zero; one to a float type says a precision, and changes no va
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, assert_never
 
 import numpy as np
@@ -29,6 +31,12 @@ from mcfuser.expr import BOUNDS, NARROW, Call, Cast, Const, Expr, Index, Read, a
 
 Array = NDArray[Any]
 
+Run = tuple[str, range]
+"""Some positions of an axis. What is computed for a run is so for all positions of other axes."""
+
+CACHED = 1 << 16
+"""Positions of an operator that are computed at a time: what it computes on the way fits a
+cache."""
 BLOCK = 1 << 20
 """Elements of an operand that are multiplied at a time: the copies of several fit a cache."""
 
@@ -216,7 +224,7 @@ def evaluate(chain: Chain, inputs: Mapping[str, Array]) -> dict[str, Array]:
     with np.errstate(all="ignore"):
         for operator in chain.operators:
             known[operator.out] = _run(chain, operator, known)
-    return {o.out: known[o.out].astype(np.float64) for o in chain.operators}
+    return {o.out: np.asarray(known[o.out], np.float64) for o in chain.operators}
 
 
 def typed(chain: Chain, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -239,16 +247,21 @@ def sums_behind(chain: Chain, e: Expr) -> bool:
 
 
 def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
-    dtype = chain.tensor(o.out).dtype
     if (side := bounded_product(chain, o, known)) is not None:
         roles = product(o)
         assert roles is not None
         return contract(chain, o, roles, known, side)
-    shape = tuple(chain.size(a) for a in o.related)
-    body = np.broadcast_to(as_dtype(_over(chain, o, known, o.body), dtype), shape)
+    return in_runs(chain, o, lambda run: _one_by_one(chain, o, known, run))
+
+
+def _one_by_one(chain: Chain, o: Operator, known: Mapping[str, Array], run: Run | None) -> Array:
+    """The result of an operator, or of a run, from its body at each position."""
+    dtype = chain.tensor(o.out).dtype
+    shape = tuple(len(span(chain, a, run)) for a in o.related)
+    body = np.broadcast_to(as_dtype(_over(chain, o, known, o.body, run), dtype), shape)
     if o.domain is not None:
         outside = lowest(dtype) if o.reduce == "max" else 0
-        inside = as_dtype(_over(chain, o, known, o.domain), "bool")
+        inside = as_dtype(_over(chain, o, known, o.domain, run), "bool")
         body = np.where(inside, body, np.asarray(outside).astype(body.dtype))
     reduced = tuple(range(len(o.axes), len(shape)))
     if o.reduce == "none":
@@ -256,6 +269,30 @@ def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
     if o.reduce == "sum":
         return np.asarray(body.sum(axis=reduced))
     return np.asarray(np.maximum(body.max(axis=reduced), np.asarray(lowest(dtype), body.dtype)))
+
+
+def in_runs(chain: Chain, o: Operator, compute: Callable[[Run | None], Array]) -> Array:
+    """What is computed for an operator's results, in runs along the longest of their axes, side by
+    side; at once where it is little (without a run)."""
+    total = math.prod(chain.size(a) for a in o.related)
+    longest = max(o.axes, key=chain.size, default=None)
+    if longest is None or total <= 2 * CACHED:
+        return compute(None)
+    extent = chain.size(longest)
+    step = max(1, extent * CACHED // total)
+    runs = [(longest, range(at, min(at + step, extent))) for at in range(0, extent, step)]
+
+    def quietly(run: Run) -> Array:
+        with np.errstate(all="ignore"):  # each thread has a state of its own
+            return compute(run)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return np.concatenate(list(pool.map(quietly, runs)), o.axes.index(longest))
+
+
+def span(chain: Chain, a: str, run: Run | None) -> range:
+    """The positions of an axis: those of the run, if it is one of them."""
+    return run[1] if run is not None and run[0] == a else range(chain.size(a))
 
 
 def bounded_product(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Read | None:
@@ -271,18 +308,22 @@ def bounded_product(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Re
     return side if np.isfinite(known[other.tensor]).all() else None
 
 
-def _over(chain: Chain, o: Operator, known: Mapping[str, Array], e: Expr) -> Any:
+def _over(
+    chain: Chain, o: Operator, known: Mapping[str, Array], e: Expr, run: Run | None = None
+) -> Any:
     """An expression over an operator's iteration space."""
     if isinstance(e, Cast):
-        return as_dtype(_over(chain, o, known, e.arg), e.dtype)
+        return as_dtype(_over(chain, o, known, e.arg, run), e.dtype)
     if isinstance(e, Call):
-        args = [np.asarray(_over(chain, o, known, a)) for a in e.args]
+        args = [np.asarray(_over(chain, o, known, a, run)) for a in e.args]
         values = applied(e.op, args)
         if e.op == "div" and sums_behind(chain, e.args[1]):
             return np.where(args[0] == 0, 0.0, values)
         return values
     return value(
-        e, lambda r: gather(chain, r, o.related, known), lambda a: positions(chain, a, o.related)
+        e,
+        lambda r: gather(chain, r, o.related, known, run),
+        lambda a: positions(chain, a, o.related, run),
     )
 
 
@@ -354,19 +395,21 @@ def _parts(array: Array, names: Sequence[str], cut: str | None) -> list[Array]:
                           names.index(cut))  # fmt: skip
 
 
-def gather(chain: Chain, r: Read, space: Sequence[str], known: Mapping[str, Array]) -> Array:
+def gather(
+    chain: Chain, r: Read, space: Sequence[str], known: Mapping[str, Array], run: Run | None = None
+) -> Array:
     """A read over an iteration space: extent 1 along the axes that it does not depend on. A view of
     the tensor where it is read at axes as they are, each in a dimension of its own."""
     names = [i.plain for i in r.indices]
     if names and None not in names and len({*names}) == len(names):
-        sizes = [chain.size(a) for a in names if a is not None]
-        part = known[r.tensor][tuple(slice(n) for n in sizes)]
+        there = {a: span(chain, a, run) for a in names if a is not None}
+        part = known[r.tensor][tuple(slice(s.start, s.stop) for s in there.values())]
         order = sorted(range(len(names)), key=lambda i: space.index(names[i] or ""))
-        shape = [chain.size(a) if a in names else 1 for a in space]
+        shape = [len(there[a]) if a in there else 1 for a in space]
         return np.asarray(part.transpose(order).reshape(shape))
     at = tuple(
         sum(
-            (c * positions(chain, a, space) for a, c in i.terms),
+            (c * positions(chain, a, space, run) for a, c in i.terms),
             np.full((1,) * len(space), i.offset),
         )
         for i in r.indices
@@ -375,8 +418,9 @@ def gather(chain: Chain, r: Read, space: Sequence[str], known: Mapping[str, Arra
     return gathered
 
 
-def positions(chain: Chain, a: str, space: Sequence[str]) -> Array:
+def positions(chain: Chain, a: str, space: Sequence[str], run: Run | None = None) -> Array:
     """The positions of an axis, along its dimension of an iteration space."""
+    there = span(chain, a, run)
     shape = [1] * len(space)
-    shape[space.index(a)] = chain.size(a)
-    return np.arange(chain.size(a)).reshape(shape)
+    shape[space.index(a)] = len(there)
+    return np.arange(there.start, there.stop).reshape(shape)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mcfuser.chain import LOWEST, Digit, Padding, from_json, product
 from mcfuser.expr import ARITY, Call, Const, Index, parse
+from mcfuser.measure.rounding import allowed
 from mcfuser.space import reference
 from mcfuser.space.reference import contract, evaluate, logical, value
 from tests.support.chains import chain, inputs, named
@@ -166,6 +167,30 @@ def test_windows_that_overlap_are_multiplied_in_parts(monkeypatch: pytest.Monkey
     np.testing.assert_allclose(evaluate(c, given)["E"], whole["E"], atol=1e-12)
     expected = np.einsum("pkmsit,kstn->pmin", given["A"], given["B"])
     np.testing.assert_allclose(whole["C"], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("reduce", ["", "sum[n] ", "max[n] "])
+@pytest.mark.parametrize("extents", [(7, 40), (40, 7)])
+def test_operators_in_runs_have_the_same_results(
+    reduce: str, extents: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads at positions of other axes, positions themselves, and domains, in parts of each."""
+    axes = "m" if reduce else "m, n"
+    line = f"Y[{axes}] = {reduce}(X[m + 2 * n] * W[n, m] + m - 2 * n + b[m]) where n < m + 3"
+    m, n = extents
+    lines = [line, f"Z[{axes}] = Y[{axes}] * Y[{axes}]"]
+    c = chain({"m": m, "n": n}, {"X": (m + 2 * n,), "W": "nm", "b": "m"}, lines, ["Y", "Z"])
+    given = inputs(c)
+    whole, errors = evaluate(c, given), allowed(c, given, evaluate(c, given), 1e-3)
+    runs = list[object]()
+    monkeypatch.setattr(reference, "CACHED", 16)
+    some = reference._one_by_one
+    monkeypatch.setattr(reference, "_one_by_one", lambda *a: runs.append(a[3]) or some(*a))
+    found = evaluate(c, given)
+    assert len(runs) > 7 and None not in runs[:7]
+    for name in ("Y", "Z"):
+        np.testing.assert_array_equal(found[name], whole[name])
+        np.testing.assert_array_equal(allowed(c, given, found, 1e-3)[name], errors[name])
 
 
 # --- how tensors lie ------------------------------------------------------------------------
