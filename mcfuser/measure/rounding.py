@@ -19,7 +19,7 @@ from mcfuser.chain import BYTES, WHOLE, Chain, Operator, lowest, product, whole_
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read
 from mcfuser.space.reference import (
     Array,
-    Run,
+    AxisRun,
     applied,
     as_dtype,
     bounded_product,
@@ -50,7 +50,7 @@ class _Values:
     values: dict[str, Array]
     errors: dict[str, Array]
     unit: float
-    run: Run | None = None
+    run: AxisRun | None = None
     """Where it is given, what is computed is so for these positions alone."""
 
 
@@ -85,7 +85,7 @@ def _of_result(known: _Values, o: Operator) -> Array:
             error = error + (_rounded_beyond(value, size) if whole else size)
         return _defined(error, value)
 
-    def some(run: Run | None) -> Array:
+    def some(run: AxisRun | None) -> Array:
         there = (span(chain, a, run) for a in o.axes)
         value = known.values[o.out][tuple(slice(s.start, s.stop) for s in there)]
         return stored(_one_by_one(replace(known, run=run), o), value)

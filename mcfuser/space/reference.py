@@ -31,7 +31,7 @@ from mcfuser.expr import BOUNDS, NARROW, Call, Cast, Const, Expr, Index, Read, a
 
 Array = NDArray[Any]
 
-Run = tuple[str, range]
+AxisRun = tuple[str, range]
 """Some positions of an axis. What is computed for a run is so for all positions of other axes."""
 
 CACHED = 1 << 16
@@ -254,7 +254,9 @@ def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
     return in_runs(chain, o, lambda run: _one_by_one(chain, o, known, run))
 
 
-def _one_by_one(chain: Chain, o: Operator, known: Mapping[str, Array], run: Run | None) -> Array:
+def _one_by_one(
+    chain: Chain, o: Operator, known: Mapping[str, Array], run: AxisRun | None
+) -> Array:
     """The result of an operator, or of a run, from its body at each position."""
     dtype = chain.tensor(o.out).dtype
     shape = tuple(len(span(chain, a, run)) for a in o.related)
@@ -271,7 +273,7 @@ def _one_by_one(chain: Chain, o: Operator, known: Mapping[str, Array], run: Run 
     return np.asarray(np.maximum(body.max(axis=reduced), np.asarray(lowest(dtype), body.dtype)))
 
 
-def in_runs(chain: Chain, o: Operator, compute: Callable[[Run | None], Array]) -> Array:
+def in_runs(chain: Chain, o: Operator, compute: Callable[[AxisRun | None], Array]) -> Array:
     """What is computed for an operator's results, in runs along the longest of their axes, side by
     side; at once where it is little (without a run)."""
     total = math.prod(chain.size(a) for a in o.related)
@@ -282,7 +284,7 @@ def in_runs(chain: Chain, o: Operator, compute: Callable[[Run | None], Array]) -
     step = max(1, extent * CACHED // total)
     runs = [(longest, range(at, min(at + step, extent))) for at in range(0, extent, step)]
 
-    def quietly(run: Run) -> Array:
+    def quietly(run: AxisRun) -> Array:
         with np.errstate(all="ignore"):  # each thread has a state of its own
             return compute(run)
 
@@ -290,7 +292,7 @@ def in_runs(chain: Chain, o: Operator, compute: Callable[[Run | None], Array]) -
         return np.concatenate(list(pool.map(quietly, runs)), o.axes.index(longest))
 
 
-def span(chain: Chain, a: str, run: Run | None) -> range:
+def span(chain: Chain, a: str, run: AxisRun | None) -> range:
     """The positions of an axis: those of the run, if it is one of them."""
     return run[1] if run is not None and run[0] == a else range(chain.size(a))
 
@@ -309,7 +311,7 @@ def bounded_product(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Re
 
 
 def _over(
-    chain: Chain, o: Operator, known: Mapping[str, Array], e: Expr, run: Run | None = None
+    chain: Chain, o: Operator, known: Mapping[str, Array], e: Expr, run: AxisRun | None = None
 ) -> Any:
     """An expression over an operator's iteration space."""
     if isinstance(e, Cast):
@@ -396,7 +398,11 @@ def _parts(array: Array, names: Sequence[str], cut: str | None) -> list[Array]:
 
 
 def gather(
-    chain: Chain, r: Read, space: Sequence[str], known: Mapping[str, Array], run: Run | None = None
+    chain: Chain,
+    r: Read,
+    space: Sequence[str],
+    known: Mapping[str, Array],
+    run: AxisRun | None = None,
 ) -> Array:
     """A read over an iteration space: extent 1 along the axes that it does not depend on. A view of
     the tensor where it is read at axes as they are, each in a dimension of its own."""
@@ -418,7 +424,7 @@ def gather(
     return gathered
 
 
-def positions(chain: Chain, a: str, space: Sequence[str], run: Run | None = None) -> Array:
+def positions(chain: Chain, a: str, space: Sequence[str], run: AxisRun | None = None) -> Array:
     """The positions of an axis, along its dimension of an iteration space."""
     there = span(chain, a, run)
     shape = [1] * len(space)
