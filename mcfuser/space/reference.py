@@ -169,9 +169,9 @@ def logical(chain: Chain, name: str, array: Array) -> Array:
     flat, shape = array.ravel()[tensor.offset :], chain.shape(name)
     along = [d for s, n in zip(tensor.strides, shape, strict=True) for d in digits(s, n)]
     if tensor.padding:
-        number = np.asarray(tensor.padding[0].value)
-        if flat.dtype == np.uint16:  # as `encode` writes bfloat16
-            number = encode(number, tensor.dtype)
+        number = encode(np.asarray(tensor.padding[0].value), tensor.dtype)
+        if flat.dtype != np.uint16:  # as `encode` writes bfloat16
+            number = decode(number, tensor.dtype)
         return _padded(flat, along, tensor.padding, number).reshape(shape)
     extents, strides = [d.extent for d in along], [d.stride * flat.itemsize for d in along]
     return np.lib.stride_tricks.as_strided(flat, extents, strides).reshape(shape)

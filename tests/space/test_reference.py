@@ -14,7 +14,7 @@ from mcfuser.chain import LOWEST, Digit, Padding, from_json, product
 from mcfuser.expr import ARITY, Call, Const, Index, parse
 from mcfuser.measure.rounding import allowed
 from mcfuser.space import reference
-from mcfuser.space.reference import contract, evaluate, logical, value
+from mcfuser.space.reference import as_dtype, contract, decode, encode, evaluate, logical, value
 from tests.support.chains import chain, inputs, named
 from tests.support.pictures import Windows, drawn_windows, padded
 
@@ -244,6 +244,15 @@ def test_padding_of_narrow_types_is_stored_as_they_are() -> None:
     found = logical(chain, "A", np.full(6, 0x3F80, np.uint16))
     assert found.dtype == np.uint16
     assert found[0, 0, :, :, 0, 0].tolist() == [[0xC020, 0x3F80, 0x3F80], [0x3F80, 0x3F80, 0xC020]]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_padding_of_converted_values_is_rounded_as_it_is_stored(dtype: str) -> None:
+    chain = padded(Windows(2, 3, before=1, after=1), Windows(1, 1), value=0.1, dtype=dtype)
+    stored = encode(np.full(6, 0.1), dtype)
+    found = logical(chain, "A", as_dtype(decode(stored, dtype), dtype))
+    assert found.dtype == np.float64
+    assert (found == float(decode(stored, dtype)[0])).all() and found.flat[0] != 0.1
 
 
 def test_windows_that_see_padding_alone() -> None:
