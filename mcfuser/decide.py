@@ -88,8 +88,7 @@ class ModelTuning:
         left = max(0.0, self.deadline - now)
         weighed = left * self.part / 2
         if self.short:
-            free = left - CHOICE * (self.searches - 1)
-            share = min(max(self.useful, weighed), free) if not self.chooses else 0.0
+            share = min(max(self.useful, weighed), self.free) if not self.chooses else 0.0
         else:
             share = weighed + left / max(1, self.searches) / 2
         self.searches -= 1
@@ -115,12 +114,16 @@ class ModelTuning:
     def chooses(self) -> bool:
         """The model chooses: the device is not at hand, or no time is left to measure.
 
-        Where time is short it chooses, too, unless one search and as many choices as there are
-        searches to come behind it have time.
+        Where time is short it chooses, too, unless a search has time beside the other choices.
         """
-        left = self.deadline - time.monotonic()
-        kept = CHOICE * (self.searches - 1) + self.useful if self.short else 0.0
-        return not self.measured or left <= 0.0 or left < kept
+        if not self.measured or time.monotonic() >= self.deadline:
+            return True
+        return self.short and self.free < self.useful
+
+    @property
+    def free(self) -> float:
+        """The seconds of the next search, if the model chooses where all others would be."""
+        return self.deadline - time.monotonic() - CHOICE * (self.searches - 1)
 
     @property
     def short(self) -> bool:

@@ -59,15 +59,13 @@ def _taken(call: relax.Call, given: list[NDArray[Any]]) -> NDArray[Any] | None:
 
 def _sliced(call: relax.Call, given: list[NDArray[Any]]) -> NDArray[Any] | None:
     """A part; None where a bound is not known or counts from the end, or it is taken backwards."""
-    bounds = [list(a.fields) for a in call.args[1:]]
-    known = [n for some in bounds for n in some if isinstance(n, tvm.tirx.IntImm) and n.value >= 0]
-    if len(known) < sum(map(len, bounds)):
+    numbers = [n for some in call.args[1:] for n in some.fields]
+    if not all(isinstance(n, tvm.tirx.IntImm) and n.value >= 0 for n in numbers):
         return None
-    axes, begins, ends, *steps = bounds
+    axes, *bounds = ([int(n) for n in some.fields] for some in call.args[1:])
     part = [slice(None)] * given[0].ndim
-    for i, axis in enumerate(axes):
-        step = int(steps[0][i]) if steps else 1
-        part[int(axis)] = slice(int(begins[i]), int(ends[i]), step)
+    for axis, *where in zip(axes, *bounds, strict=True):
+        part[axis] = slice(*where)
     return given[0][tuple(part)]
 
 

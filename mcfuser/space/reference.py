@@ -384,7 +384,10 @@ def contract(
         first = matrices(left, *split)
         parts = [first @ matrices(p, *other) for p in _parts(right, wide, cut)]
     shaped = [p.reshape([-1 if a == cut else chain.size(a) for a in found]) for p in parts]
-    result = shaped[0] if cut is None else np.concatenate(shaped, found.index(cut))
+    if cut is None or len(shaped) == 1:
+        (result,) = shaped
+    else:
+        result = np.concatenate(shaped, found.index(cut))
     return np.ascontiguousarray(result.transpose([found.index(a) for a in o.axes]))
 
 

@@ -100,7 +100,7 @@ def begin_ahead(
     chain: Chain, candidates: Candidates, carried: Sequence[Candidate], worker: Worker, name: str
 ) -> None:
     """Begins to build the candidate that `chosen` will try first."""
-    if not len(candidates) or worker.builder.foreseen(name):
+    if not len(candidates):
         return
     times = estimated(candidates, worker.backend.estimate)
     first = candidates.candidate(_ordered(candidates, times, carried)[0])

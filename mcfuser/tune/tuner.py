@@ -122,11 +122,14 @@ def tune(
 def begin_ahead(
     chain: Chain, device: Device, cache: Cache, options: TuneOptions, worker: Worker
 ) -> None:
-    """Begins to build the kernel that the model will choose for a chain, where none is kept, and
-    where the back end builds several kernels at a time."""
+    """Begins to build the kernel that the model will choose for a chain, where none is kept or
+    under way, and where the back end builds several kernels at a time."""
     backend = worker.backend
     key = key_of(chain, device, options, backend)
-    if worker.builder.workers < 2 or cache.get(key.digest) is not None:
+    name = kernel_name(key.digest)
+    if worker.builder.workers < 2 or worker.builder.foreseen(name):
+        return
+    if cache.get(key.digest) is not None:
         return
     try:
         every = listed(chain, device, options, backend, measured=False)
@@ -134,7 +137,7 @@ def begin_ahead(
         return  # one kernel cannot compute it
     relatives = cache.related(chain, device.name)
     first = carried(chain, every, options.shifts, relatives, FIRST, worker.tiled)
-    choice.begin_ahead(chain, every, first, worker, kernel_name(key.digest))
+    choice.begin_ahead(chain, every, first, worker, name)
 
 
 def key_of(

@@ -390,6 +390,10 @@ def test_a_kernel_that_will_be_chosen_is_begun_ahead_unless_one_is_kept() -> Non
         begin_ahead(HALF, H200, cache, options, worker)
         name = kernel_name(key_of(HALF, H200, options).digest)
         assert worker.early == [name] and worker.builder.foreseen(name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cache, "related", lambda *_: pytest.fail("looked up again"))
+            begin_ahead(HALF, H200, cache, options, worker)
+        assert worker.early == [name], "it is under way"
         tuned = tune(HALF, H200, cache, options, worker=worker)
         assert not worker.builder.foreseen(name) and tuned.trials == 1 and tuned.binary
         begin_ahead(HALF, H200, cache, options, worker)
