@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -107,6 +107,7 @@ def patched(patch: pytest.MonkeyPatch) -> None:
     if _TVM:
         no_steady_timing(patch)
         unoptimized(patch)
+        shallow_stacks(patch)
         forked_births(patch)
     kept_children(patch)
     kept_commands(patch)
@@ -125,10 +126,17 @@ def no_steady_timing(patch: pytest.MonkeyPatch) -> None:
 def unoptimized(patch: pytest.MonkeyPatch) -> None:
     """Tests ask a module or kernel that they build whether it is right. Those that run the command
     build modules as users do, and what is measured is what users get."""
-    from tests.support.unoptimized import cpu_target, host_target
+    from tests.support.unoptimized import cpu_target, host_target, kernel_passes
 
     patch.setattr("mcfuser.codegen.llvm.module.cpu_target", cpu_target)
+    patch.setattr("mcfuser.codegen.llvm.module.kernel_passes", kernel_passes)
     patch.setattr("mcfuser.codegen.tensorir.build.host_target", host_target)
+
+
+def shallow_stacks(patch: pytest.MonkeyPatch) -> None:
+    """TVM's parser asks for the calls around it, and does without their sources, which Python looks
+    for in all modules: a fifth of a second for each text, below the many calls of a test."""
+    patch.setattr(inspect, "stack", partial(inspect.stack, 0))
 
 
 def kept_children(patch: pytest.MonkeyPatch) -> None:

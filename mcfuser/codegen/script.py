@@ -20,6 +20,8 @@ from tvm.script.parser import tirx as script
 from tvm.tirx.script import builder as T
 
 Statements = Callable[..., None]
+_PLACE: dict[str, Any] = {"lineno": 1, "col_offset": 0}
+"""What Python asks of each node that was not parsed."""
 
 
 def prim_func(text: str) -> tirx.PrimFunc:
@@ -33,7 +35,7 @@ def prim_func(text: str) -> tirx.PrimFunc:
     options = _options(function)
     function.decorator_list = []
     function.body = _Builder().body(function.body)
-    module = ast.fix_missing_locations(ast.Module([function], []))
+    module = ast.Module([function], [])
     names: dict[str, Any] = {"__builtins__": {}, "T": script, **_CALLS}
     exec(compile(module, "<kernel>", "exec", dont_inherit=True), names)
     return _built(names[function.name], options)
@@ -82,7 +84,7 @@ class _Builder(ast.NodeVisitor):
         names = [n.id for n in ast.walk(s.target) if isinstance(n, ast.Name)]
         if s.orelse:
             self.generic_visit(s)
-        given = ast.Tuple([ast.Constant(n) for n in names], ast.Load())
+        given = ast.Tuple([ast.Constant(n, **_PLACE) for n in names], ast.Load(), **_PLACE)
         return self.with_bodies("_loop", [s.iter, given], [(names, s.body)])
 
     def visit_If(self, s: ast.If) -> list[ast.stmt]:
@@ -127,9 +129,10 @@ class _Builder(ast.NodeVisitor):
         for names, body in bodies:
             self.functions += 1
             name = f"_body_{self.functions}"
-            parameters = ast.arguments([], [ast.arg(n) for n in names], None, [], [], None, [])
-            made.append(ast.FunctionDef(name, parameters, self.body(body), []))
-            given = [*given, ast.Name(name, ast.Load())]
+            each = [ast.arg(n, **_PLACE) for n in names]
+            parameters = ast.arguments([], each, None, [], [], None, [])
+            made.append(ast.FunctionDef(name, parameters, self.body(body), [], **_PLACE))
+            given = [*given, _name(name)]
         return [*made, _call(function, *given)]
 
 
@@ -137,12 +140,16 @@ def _call(function: str, *given: ast.expr) -> ast.stmt:
     for e in given:
         if isinstance(e, ast.Tuple):
             e.ctx = ast.Load()
-    return ast.Expr(ast.Call(ast.Name(function, ast.Load()), list(given), []))
+    return ast.Expr(ast.Call(_name(function), list(given), [], **_PLACE), **_PLACE)
 
 
 def _named(name: str, function: str, *given: ast.expr) -> ast.stmt:
-    call = ast.Call(ast.Name(function, ast.Load()), [ast.Constant(name), *given], [])
-    return ast.Assign([ast.Name(name, ast.Store())], call)
+    call = ast.Call(_name(function), [ast.Constant(name, **_PLACE), *given], [], **_PLACE)
+    return ast.Assign([ast.Name(name, ast.Store(), **_PLACE)], call, **_PLACE)
+
+
+def _name(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load(), **_PLACE)
 
 
 def _range(first: Any, end: Any = None) -> Any:

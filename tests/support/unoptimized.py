@@ -3,6 +3,8 @@ that ask whether they are right."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import tvm
 
 from mcfuser.codegen.llvm import module
@@ -10,6 +12,9 @@ from mcfuser.codegen.tensorir import build
 from mcfuser.device import Device
 
 _target, _host = module.cpu_target, build.host_target
+
+kernel_passes = partial(build.kernel_passes, checked=False)
+"""That of mcfuser.codegen.llvm.module: nothing checks arguments but the module's own entry."""
 
 
 def cpu_target(device: Device) -> tvm.target.Target:

@@ -88,8 +88,6 @@ def _mask(groups: WarpGroups, s: Compute) -> set[str]:
 def needed(groups: WarpGroups, a: str) -> bool:
     """Some lanes along an axis are outside its extent, so that a mask is needed."""
     layout, schedule = groups.layout, groups.layout.schedule
-    if layout.scalar(a):
-        return False
     ragged = schedule.ragged(a) or (a == groups.rows and groups.whole.ragged(a))
     return layout.width(a) > schedule.tile(a) or ragged
 
