@@ -12,6 +12,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from mcfuser.codegen.llvm.concatenate import concatenate
 from mcfuser.codegen.llvm.pad import pad
 from mcfuser.codegen.llvm.resize import resize
+from mcfuser.codegen.llvm.sample import sample
 
 _SMALL = 1 << 15  # elements visited; below, waking the other cores costs more than it saves
 
@@ -32,6 +33,7 @@ def legalize() -> tvm.transform.Pass:
         "relax.nn.pad": _ours(pad),
         "relax.concat": _ours(concatenate),
         "relax.image.resize2d": _ours(resize),
+        "relax.image.grid_sample": _ours(sample),
     })  # fmt: skip
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from onnx import helper
 
 from mcfuser.graph.evaluate import Unfolded, evaluate
-from mcfuser.graph.rewrite.body import NodeBody
+from mcfuser.graph.rewrite.activation import widened
+from mcfuser.graph.rewrite.body import NARROW, NodeBody
 from mcfuser.graph.weights import OnnxArray
 
 _ATTRIBUTES = (
@@ -118,10 +119,12 @@ def _alone(body: NodeBody, x: OnnxArray, size: float) -> OnnxArray:
         raise body.refusal(str(error)) from None
 
 
-def roi_align(body: NodeBody) -> None:
-    """Leaves a RoiAlign to TVM, and refuses a maximum, which TVM computes wrongly."""
+def roi_align(body: NodeBody) -> list[str | None] | None:
+    """Leaves a RoiAlign to TVM, narrow floats as float32, which TVM computes whatever it says.
+    Refuses a maximum, which TVM computes wrongly."""
     if body.attribute("mode", "avg") == "max":
         raise body.refusal("TVM has no maximum of regions (mode 'max')")
+    return widened(*NARROW)(body)
 
 
 def transposed_convolution(body: NodeBody) -> list[str | None] | None:

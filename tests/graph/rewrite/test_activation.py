@@ -143,7 +143,8 @@ NARROW_CASES = {
     **dict.fromkeys(("Cosh", "Asinh", "Acosh", "Atanh"), np.float16),
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), np.float16),
     **dict.fromkeys(("ReduceSumSquare", "LRN", "LpPool"), np.float16),
-    "MeanVarianceNormalization": np.float16,
+    **dict.fromkeys(("MeanVarianceNormalization", "GridSample", "RoiAlign"), np.float16),
+    "Hardmax": ml_dtypes.bfloat16,
     **dict.fromkeys(("IsInf", "IsNaN", "Pow", "Mod", "LayerNormalization"), ml_dtypes.bfloat16),
 }
 
@@ -152,7 +153,15 @@ IMAGES: dict[str, dict[str, object]] = {
     "LRN": {"size": 3},
     "LpPool": {"kernel_shape": [3, 3]},
     "MeanVarianceNormalization": {},
+    "GridSample": {"mode": "cubic"},
+    "RoiAlign": {"output_height": 2, "output_width": 3},
 }
+OTHERS: dict[str, dict[str, np.ndarray]] = {
+    **{kind: {"y": np.full(8, 2.0)} for kind in ("Pow", "Mod", "LayerNormalization")},
+    "GridSample": {"y": RANDOM.uniform(-1.2, 1.2, (1, 3, 5, 2))},
+    "RoiAlign": {"y": np.array([[0.0, 0.0, 5.0, 7.0], [1.0, 1.0, 3.0, 4.0]])},
+}
+"""The inputs besides the first one."""
 
 
 @pytest.mark.parametrize("kind", NARROW_CASES)
@@ -164,7 +173,8 @@ def test_what_tvm_lacks_for_narrow_floats_is_computed_of_wide_ones(
     low, high = (1, 2) if kind in ("Acosh", "ReduceLogSum") else (-0.9, 0.9)
     shape = (1, 4, 8, 6) if kind in IMAGES else (4, 8)
     given = {"x": RANDOM.uniform(low, high, shape)}
-    given |= {"y": np.full(8, 2.0)} if kind in ("Pow", "Mod", "LayerNormalization") else {}
+    given |= OTHERS.get(kind, {})
+    constants = {"of": np.array([0, 0])} if kind == "RoiAlign" else {}
     more = {"fmod": 1} if kind == "Mod" else {}
     more |= {"alpha": 0.3} if kind == "ThresholdedRelu" else {}
     more |= IMAGES.get(kind, {})
@@ -172,7 +182,11 @@ def test_what_tvm_lacks_for_narrow_floats_is_computed_of_wide_ones(
     models = []
     for t in (dtype, np.dtype(np.float32)):
         arrays = {n: a.astype(dtype).astype(t) for n, a in given.items()}
-        models.append(one_node(kind, [*arrays], 1, arrays, opset=22, dtypes=kinds, **more))
+        models.append(
+            one_node(
+                kind, [*arrays, *constants], 1, arrays, constants, opset=21, dtypes=kinds, **more
+            )
+        )
     narrow, wide = models
     rewritten = {n.op_type for n in replaced(narrow).graph.node}
     assert {"Cast"} <= rewritten
