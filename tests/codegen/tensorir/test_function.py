@@ -35,7 +35,7 @@ from tests.support.drawn_schedules import DRAWN, at_run_time, drawn, errors, par
 from tests.support.paths import GOLDEN
 from tests.support.pictures import depthwise
 from tests.support.schedules import build, random_inputs, schedules
-from tests.support.tensorir_agree import WIDE, call, drawn_arrays, error, run
+from tests.support.tensorir_agree import WIDE, call, compiled, drawn_arrays, error, run
 
 GOLDEN = GOLDEN / "tensorir"
 NARROW = TensorirKnobs(4, 3, 8)
@@ -152,7 +152,7 @@ def test_extents_that_no_shape_shows_are_arguments() -> None:
 def test_an_extent_outside_its_bounds_is_refused() -> None:
     chain = at_run_time(gemm(1, 64, 64, 32, 32), {"n": Bounds(10, 64)})
     source = generate(schedules(chain, parse("mh.nk"), dict.fromkeys("mnkh", 32)), "kernel", WIDE)
-    function = compile_function(source.text, "kernel")
+    (function,) = compiled([source.text])
     for n in (9, 65):
         plain = gemm(1, 64, n, 32, 32)
         arrays = [np.zeros(plain.shape(t), "float32") for t in ("A", "B", "D", "E")]
@@ -160,6 +160,15 @@ def test_an_extent_outside_its_bounds_is_refused() -> None:
                   for t, a in zip("ABDE", arrays, strict=True)]  # fmt: skip
         with pytest.raises(RuntimeError, match="axis 'n' needs an extent from 10 to 64"):
             function(*(tvm.runtime.tensor(a) for a in arrays))
+
+
+def test_what_is_timed_does_not_ask_what_it_is_given() -> None:
+    chain = gemm(1, 8, 8, 8, 8)
+    source = generate(schedules(chain, parse("mh.nk"), dict.fromkeys("mnkh", 8)), "kernel", WIDE)
+    longer = [tvm.runtime.tensor(np.zeros(2 * 64, "float32")) for _ in "ABDE"]
+    compile_function(source.text, "kernel")(*longer)
+    with pytest.raises(ValueError, match="shape"):
+        compiled([source.text])[0](*longer)
 
 
 def test_views_are_read_and_written_where_they_lie() -> None:
