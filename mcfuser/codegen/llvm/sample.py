@@ -8,7 +8,7 @@ elements at 5,440 places on two cores, and 1.5 ms so (EPYC, AVX2, 2026-11-28).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -118,21 +118,13 @@ def _part(element: str, weight: str, s: Sampling) -> str:
 def _found(s: Sampling) -> Iterator[str]:
     """The statements that find what the place j of a block reads, and by which weights."""
     for axis, extent in enumerate(s.extents):
-        row = s.rank - 1 - axis
-        yield (
-            f"p{axis}: T.let[T.float32] = "
-            + _place(f"at_flat[(b * {s.rank} + {row}) * {s.count} + first + j]", extent, s)
-        )
-        place = f"p{axis}"
-        for number, line in enumerate(_inside(place, extent, s)):
-            yield f"{place}_{number}: T.let[T.float32] = {line}"
-            place = f"{place}_{number}"
-        yield from _between(axis, place, extent, s)
+        given = f"at_flat[(b * {s.rank} + {s.rank - 1 - axis}) * {s.count} + first + j]"
+        yield f"p{axis}: T.let[T.float32] = {_place(given, extent, s)}"
+        yield from _inside(axis, extent, s)
+        yield from _between(axis, extent, s)
+    strides = [math.prod(s.extents[axis + 1 :]) for axis in range(s.rank)]
     for number, corner in enumerate(s.corners):
-        strides = [math.prod(s.extents[a + 1 :]) for a in range(s.rank)]
-        index = " + ".join(
-            f"i{a}_{k} * {n}" for (a, k), n in zip(enumerate(corner), strides, strict=True)
-        )
+        index = " + ".join(f"i{a}_{k} * {strides[a]}" for a, k in enumerate(corner))
         yield f"at{number}[j] = {index}"
         yield f"weight{number}[j] = " + " * ".join(f"w{a}_{k}" for a, k in enumerate(corner))
 
@@ -145,38 +137,37 @@ def _place(given: str, extent: int, s: Sampling) -> str:
     return f"({given} + T.float32(1)) * T.float32({extent / 2!r}) - T.float32(0.5)"
 
 
-def _inside(place: str, extent: int, s: Sampling) -> Sequence[str]:
-    """A place that is moved inside of an extent, step by step; each step reads the one before it by
-    its name."""
+def _inside(axis: int, extent: int, s: Sampling) -> Iterator[str]:
+    """The statements that give q, the place p along an axis after padding has moved it inside."""
+    p, q, last = f"p{axis}", f"q{axis}: T.let[T.float32]", f"T.float32({extent - 1})"
     if s.padding == "zeros":
-        return ()
-    last = f"T.float32({extent - 1})"
-    if s.padding == "border":
-        return (f"T.max(T.min({place}, {last}), T.float32(0))",)
-    low, span = ("T.float32(0)", extent - 1) if s.aligned else ("T.float32(-0.5)", extent)
-    period = f"T.float32({2 * span})"
-    apart = f"{place}_0"
-    return (
-        f"T.abs({place} - {low})",
-        # how far along a period: there and back
-        f"{apart} - T.floor({apart} / {period}) * {period}",
-        f"T.max(T.min(T.min({apart}_1, {period} - {apart}_1) + {low}, {last}), T.float32(0))",
-    )
+        yield f"{q} = {p}"
+    elif s.padding == "border":
+        yield f"{q} = T.max(T.min({p}, {last}), T.float32(0))"
+    else:
+        low, span = (0.0, extent - 1) if s.aligned else (-0.5, extent)
+        d, r, period = f"d{axis}", f"r{axis}", f"T.float32({2 * span})"
+        yield f"{d}: T.let[T.float32] = T.abs({p} - T.float32({low}))"
+        yield f"{r}: T.let[T.float32] = {d} - T.floor({d} / {period}) * {period}"  # there and back
+        yield (
+            f"{q} = T.max(T.min(T.min({r}, {period} - {r}) + T.float32({low}), {last}), "
+            "T.float32(0))"
+        )
 
 
-def _between(axis: int, place: str, extent: int, s: Sampling) -> Iterator[str]:
-    """The statements that give the elements along an axis between which a place is, i0 and i1, and
-    their weights, w0 and w1."""
+def _between(axis: int, extent: int, s: Sampling) -> Iterator[str]:
+    """The statements that give the elements along an axis between which the place q is, i_0 and
+    i_1, and their weights, w_0 and w_1."""
     floor = "T.floor" if s.method == "bilinear" else "T.nearbyint"
-    low, high = "T.float32(-2)", f"T.float32({extent})"
-    yield f"f{axis}: T.let[T.float32] = {floor}({place})"
-    yield f"n{axis}: T.let[T.int32] = T.Cast('int32', T.max(T.min(f{axis}, {high}), {low}))"
+    yield f"f{axis}: T.let[T.float32] = {floor}(q{axis})"
+    bounded = f"T.max(T.min(f{axis}, T.float32({extent})), T.float32(-2))"
+    yield f"n{axis}: T.let[T.int32] = T.Cast('int32', {bounded})"
     shares: tuple[str, ...] = ("T.float32(1)",)
     if s.method == "bilinear":
-        yield f"s{axis}: T.let[T.float32] = {place} - f{axis}"
+        yield f"s{axis}: T.let[T.float32] = q{axis} - f{axis}"
         shares = (f"T.float32(1) - s{axis}", f"s{axis}")
     for k, share in enumerate(shares):
-        at = f"n{axis} + {k}" if k else f"n{axis}"
+        at = f"n{axis} + {k}"
         yield f"i{axis}_{k}: T.let[T.int32] = T.max(T.min({at}, {extent - 1}), 0)"
         there = f"T.Select(T.And({at} >= 0, {at} < {extent}), {share}, T.float32(0))"
         yield f"w{axis}_{k}: T.let[T.float32] = {there if s.padding == 'zeros' else share}"
