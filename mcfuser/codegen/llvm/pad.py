@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 from tvm import relax
 
-from mcfuser.codegen.llvm.written import LANES, called, each, function_text
+from mcfuser.codegen.llvm.written import LANES, called, each, function_text, outer_loop
 from mcfuser.codegen.shapes import fixed
 from mcfuser.codegen.tensorir.integer import divided, every, flat, minus, plus, rest, times
 
-SMALL = 1 << 14
-"""Elements below which one core writes them all: to wake another one costs more."""
 PLANES = 16
 """Planes from which on a core writes whole ones: fewer would leave a core without."""
 
@@ -41,13 +39,12 @@ def source(extents: Sequence[int], width: Sequence[int], value: float, dtype: st
     whole = len(extents) > 1 and planes >= PLANES and not any((*before[:-2], *after[:-2]))
     body = _planes(pad) if whole else _rows(pad)
     rows = planes if whole else math.prod(padded[:-1])
-    small = math.prod(padded) < SMALL
     head = f'pad(x_arg: T.Buffer({pad.extents}, "{dtype}"), out_arg: T.Buffer({padded}, "{dtype}"))'
     views = (
         f'x_flat = T.decl_buffer(({math.prod(extents)},), "{dtype}", data=x_arg.data)',
         f'out_flat = T.decl_buffer(({math.prod(padded)},), "{dtype}", data=out_arg.data)',
     )
-    loop = f"for r in {'range' if small else 'T.parallel'}({rows}):"
+    loop = f"for r in {outer_loop(math.prod(padded))}({rows}):"
     return function_text(head, views, (loop, *(f"    {line}" for line in body)))
 
 

@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from mcfuser.codegen.llvm.written import LANES, called, each, function_text
+from mcfuser.codegen.llvm.written import LANES, called, each, function_text, outer_loop
 from mcfuser.codegen.shapes import fixed
 from mcfuser.codegen.tensorir.integer import plus, times
 
-SMALL = 1 << 14
-"""Elements of the result below which one core computes them all."""
 Places = NDArray[np.float64]
 CoordinateMode = Callable[[Places, int, int], Places]
 """Where in the input's extent the positions of the result's extent are."""
@@ -85,7 +83,7 @@ def source(given: tuple[int, ...], made: tuple[int, ...]) -> str:
     """The text of a PrimFunc that resizes pictures [n, c, lines, elements], `given` to `made`; its
     other parameters are the neighbours along a line, and those across."""
     planes, (h, w), (lines, width) = math.prod(given[:2]), given[2:], made[2:]
-    loop = "range" if math.prod(made) < SMALL else "T.parallel"
+    loop = outer_loop(math.prod(made))
     body = [
         f"wide = T.alloc_buffer(({planes * h * width},))",
         f"for r in {loop}({planes * h}):",

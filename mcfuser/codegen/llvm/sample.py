@@ -14,13 +14,12 @@ from itertools import product
 
 from tvm import relax
 
-from mcfuser.codegen.llvm.written import called, function_text
+from mcfuser.chain.strides import dense
+from mcfuser.codegen.llvm.written import called, function_text, outer_loop
 from mcfuser.codegen.shapes import fixed
 
 BLOCK = 64
 """Places whose neighbours and weights are held at once."""
-SMALL = 1 << 14
-"""Elements of the result below which one core computes them all."""
 METHODS = ("bilinear", "nearest")
 LAYOUTS = ("NCHW", "NCDHW")
 
@@ -81,10 +80,9 @@ def source(s: Sampling) -> str:
     """The text of a PrimFunc that samples pictures."""
     n, c, *_ = s.pictures
     blocks, elements = -(-s.count // BLOCK), math.prod(s.extents)
-    loop = "range" if n * c * s.count < SMALL else "T.parallel"
     held = range(len(s.corners))
     body = [
-        f"for t in {loop}({n * blocks}):",
+        f"for t in {outer_loop(n * c * s.count)}({n * blocks}):",
         f"    b: T.let[T.int32] = t // {blocks}",
         f"    first: T.let[T.int32] = t % {blocks} * {BLOCK}",
         *(f'    at{i} = T.alloc_buffer(({BLOCK},), "int32")' for i in held),
@@ -92,10 +90,12 @@ def source(s: Sampling) -> str:
         f"    for j in range(T.min({BLOCK}, {s.count} - first)):",
         *(f"        {line}" for line in _found(s)),
         f"    for c in range({c}):",
-        f"        plane: T.let[T.int32] = (b * {c} + c) * {elements}",
+        f"        plane: T.let[T.int32] = b * {c} + c",
         f"        for j in range(T.min({BLOCK}, {s.count} - first)):",
-        f"            out_flat[(b * {c} + c) * {s.count} + first + j] = "
-        + " + ".join(_part(f"x_flat[plane + at{i}[j]]", f"weight{i}[j]", s) for i in held),
+        f"            out_flat[plane * {s.count} + first + j] = "
+        + " + ".join(
+            _part(f"x_flat[plane * {elements} + at{i}[j]]", f"weight{i}[j]", s) for i in held
+        ),
     ]
     made, at = (n, c, *s.places), (n, s.rank, *s.places)
     head = (
@@ -122,7 +122,7 @@ def _found(s: Sampling) -> Iterator[str]:
         yield f"p{axis}: T.let[T.float32] = {_place(given, extent, s)}"
         yield from _inside(axis, extent, s)
         yield from _between(axis, extent, s)
-    strides = [math.prod(s.extents[axis + 1 :]) for axis in range(s.rank)]
+    strides = dense(s.extents)
     for number, corner in enumerate(s.corners):
         index = " + ".join(f"i{a}_{k} * {strides[a]}" for a, k in enumerate(corner))
         yield f"at{number}[j] = {index}"
@@ -143,16 +143,14 @@ def _inside(axis: int, extent: int, s: Sampling) -> Iterator[str]:
     if s.padding == "zeros":
         yield f"{q} = {p}"
     elif s.padding == "border":
-        yield f"{q} = T.max(T.min({p}, {last}), T.float32(0))"
+        yield f"{q} = {_clamped(p, 'T.float32(0)', last)}"
     else:
         low, span = (0.0, extent - 1) if s.aligned else (-0.5, extent)
         d, r, period = f"d{axis}", f"r{axis}", f"T.float32({2 * span})"
         yield f"{d}: T.let[T.float32] = T.abs({p} - T.float32({low}))"
         yield f"{r}: T.let[T.float32] = {d} - T.floor({d} / {period}) * {period}"  # there and back
-        yield (
-            f"{q} = T.max(T.min(T.min({r}, {period} - {r}) + T.float32({low}), {last}), "
-            "T.float32(0))"
-        )
+        back = f"T.min({r}, {period} - {r}) + T.float32({low})"
+        yield f"{q} = {_clamped(back, 'T.float32(0)', last)}"
 
 
 def _between(axis: int, extent: int, s: Sampling) -> Iterator[str]:
@@ -160,14 +158,18 @@ def _between(axis: int, extent: int, s: Sampling) -> Iterator[str]:
     i_1, and their weights, w_0 and w_1."""
     floor = "T.floor" if s.method == "bilinear" else "T.nearbyint"
     yield f"f{axis}: T.let[T.float32] = {floor}(q{axis})"
-    bounded = f"T.max(T.min(f{axis}, T.float32({extent})), T.float32(-2))"
-    yield f"n{axis}: T.let[T.int32] = T.Cast('int32', {bounded})"
+    near = _clamped(f"f{axis}", "T.float32(-2)", f"T.float32({extent})")
+    yield f"n{axis}: T.let[T.int32] = T.Cast('int32', {near})"
     shares: tuple[str, ...] = ("T.float32(1)",)
     if s.method == "bilinear":
         yield f"s{axis}: T.let[T.float32] = q{axis} - f{axis}"
         shares = (f"T.float32(1) - s{axis}", f"s{axis}")
     for k, share in enumerate(shares):
         at = f"n{axis} + {k}"
-        yield f"i{axis}_{k}: T.let[T.int32] = T.max(T.min({at}, {extent - 1}), 0)"
+        yield f"i{axis}_{k}: T.let[T.int32] = {_clamped(at, '0', str(extent - 1))}"
         there = f"T.Select(T.And({at} >= 0, {at} < {extent}), {share}, T.float32(0))"
         yield f"w{axis}_{k}: T.let[T.float32] = {there if s.padding == 'zeros' else share}"
+
+
+def _clamped(value: str, low: str, high: str) -> str:
+    return f"T.max(T.min({value}, {high}), {low})"

@@ -11,6 +11,8 @@ from mcfuser.codegen.tensorir.integer import plus, times, vectors
 
 LANES = 16
 """Elements of the vectors that are copied."""
+SMALL = 1 << 14
+"""Elements of a result below which one core writes them all: to wake another one costs more."""
 
 
 def called(
@@ -23,6 +25,11 @@ def called(
         {"tirx.is_scheduled": True, "op_pattern": 8, "tirx.noalias": True}
     )
     return relax.call_tir(builder.add_func(function, name), list(arguments), ty)
+
+
+def outer_loop(elements: int) -> str:
+    """The loop over parts of a result of so many elements: on all cores, unless they are few."""
+    return "range" if elements < SMALL else "T.parallel"
 
 
 def function_text(head: str, flat: Iterable[str], body: Iterable[str]) -> str:

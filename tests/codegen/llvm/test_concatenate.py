@@ -13,25 +13,19 @@ from tvm import relax
 
 from mcfuser.codegen.llvm.concatenate import FEW, PIECE, SHORT, SMALL, concatenate, source
 from tests.support.lifted import computed
+from tests.support.one_call import one_call, written
 
 
 def concatenation(
     shapes: Sequence[Sequence[int]], axis: int | None, dtype: str = "float32"
 ) -> tvm.IRModule:
-    builder = relax.BlockBuilder()
-    parts = [relax.Var(f"x{i}", relax.TensorType(s, dtype)) for i, s in enumerate(shapes)]
-    with builder.function("main", parts):
-        with builder.dataflow():
-            out = builder.emit_output(relax.op.concat(relax.Tuple(parts), axis))
-        builder.emit_func_output(out)
-    return builder.get()
+    types = [relax.TensorType(s, dtype) for s in shapes]
+    return one_call(types, lambda *parts: relax.op.concat(relax.Tuple(parts), axis))
 
 
 def copied(shapes: Sequence[Sequence[int]], axis: int | None, dtype: str = "float32") -> bool:
     """Whether parts of these shapes are copied, and TVM has nothing to do."""
-    (function,) = concatenation(shapes, axis, dtype).functions.values()
-    call = function.body.blocks[0].bindings[0].value
-    return concatenate(relax.BlockBuilder(), call) is not None
+    return written(concatenation(shapes, axis, dtype), concatenate)
 
 
 def drawn(shapes: Sequence[Sequence[int]], dtype: str = "float32") -> list[np.ndarray]:

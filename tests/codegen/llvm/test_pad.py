@@ -11,20 +11,17 @@ import pytest
 import tvm
 from tvm import relax
 
-from mcfuser.codegen.llvm.pad import PLANES, SMALL, source
+from mcfuser.codegen.llvm.pad import PLANES, source
+from mcfuser.codegen.llvm.written import SMALL
 from tests.support.lifted import computed
+from tests.support.one_call import one_call
 
 
 def padding(
     shape: Sequence[int], width: Sequence[int], dtype: str = "float32", **options: object
 ) -> tvm.IRModule:
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType(shape, dtype))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            out = builder.emit_output(builder.normalize(relax.op.nn.pad(x, width, **options)))
-        builder.emit_func_output(out)
-    return builder.get()
+    types = [relax.TensorType(shape, dtype)]
+    return one_call(types, lambda x: relax.op.nn.pad(x, width, **options))
 
 
 @pytest.mark.parametrize(

@@ -11,29 +11,20 @@ from tvm import relax
 
 from mcfuser.codegen.llvm.resize import PLACES, neighbours, resize, source
 from tests.support.lifted import computed
+from tests.support.one_call import one_call, written
 
 
 def resized(
     given: tuple[object, ...], size: tuple[int, int], dtype: str = "float32", layout: str = "NCHW",
     method: str = "linear", mode: str = "half_pixel",
 ) -> tvm.IRModule:  # fmt: skip
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType(given, dtype))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            out = relax.op.image.resize2d(
-                x, relax.ShapeExpr(size), layout=layout, method=method,
-                coordinate_transformation_mode=mode,
-            )  # fmt: skip
-            out = builder.emit_output(builder.normalize(out))
-        builder.emit_func_output(out)
-    return builder.get()
-
-
-def ours(module: tvm.IRModule) -> bool:
-    (function,) = module.functions.values()
-    call = function.body.blocks[0].bindings[0].value
-    return resize(relax.BlockBuilder(), call) is not None
+    return one_call(
+        [relax.TensorType(given, dtype)],
+        lambda x: relax.op.image.resize2d(
+            x, relax.ShapeExpr(size), layout=layout, method=method,
+            coordinate_transformation_mode=mode,
+        ),
+    )  # fmt: skip
 
 
 def mixed(x: np.ndarray, size: tuple[int, int], mode: str) -> np.ndarray:
@@ -77,7 +68,7 @@ def test_every_element_is_between_its_neighbours(
 ) -> None:
     x = np.random.default_rng(0).standard_normal(given).astype("float32")
     module = resized(given, size, mode=mode)
-    assert ours(module)
+    assert written(module, resize)
     (found,) = computed(module, [x], tmp_path)
     np.testing.assert_allclose(found, mixed(x, size, mode), atol=2e-6)
 
@@ -102,7 +93,7 @@ def test_positions_outside_are_the_nearest() -> None:
     ids=["half", "channels last", "nearest", "cubic", "run time", "another mode"],
 )
 def test_others_are_tvm_s(module: tvm.IRModule) -> None:
-    assert not ours(module)
+    assert not written(module, resize)
 
 
 def test_lines_are_spread_over_the_cores_where_that_pays() -> None:

@@ -12,28 +12,19 @@ from tvm import relax
 
 from mcfuser.codegen.llvm.sample import BLOCK, Sampling, sample, source
 from tests.support.lifted import computed
+from tests.support.one_call import one_call, written
 
 
 def sampled(
     given: tuple[object, ...], places: tuple[int, ...], dtype: str = "float32",
     method: str = "bilinear", padding: str = "zeros", aligned: bool = False,
 ) -> tvm.IRModule:  # fmt: skip
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType(given, dtype))
-    at = relax.Var("at", relax.TensorType((given[0], len(given) - 2, *places), dtype))
     layout = "NCHW" if len(given) == 4 else "NCDHW"
-    with builder.function("main", [x, at]):
-        with builder.dataflow():
-            out = relax.op.image.grid_sample(x, at, method, layout, padding, aligned)
-            out = builder.emit_output(builder.normalize(out))
-        builder.emit_func_output(out)
-    return builder.get()
-
-
-def ours(module: tvm.IRModule) -> bool:
-    (function,) = module.functions.values()
-    call = function.body.blocks[0].bindings[0].value
-    return sample(relax.BlockBuilder(), call) is not None
+    shapes = given, (given[0], len(given) - 2, *places)
+    return one_call(
+        [relax.TensorType(shape, dtype) for shape in shapes],
+        lambda x, at: relax.op.image.grid_sample(x, at, method, layout, padding, aligned),
+    )
 
 
 def inside(place: float, extent: int, padding: str, aligned: bool) -> float:
@@ -89,7 +80,7 @@ def test_every_element_is_between_its_neighbours(
     x = np.random.default_rng(0).standard_normal(given).astype("float32")
     at = places(given[0], len(given) - 2, *extents)
     module = sampled(given, extents, method=method, padding=padding, aligned=aligned)
-    assert ours(module)
+    assert written(module, sample)
     (found,) = computed(module, [x, at], tmp_path)
     np.testing.assert_allclose(found, mixed(x, at, method, padding, aligned), atol=1e-5)
 
@@ -121,7 +112,7 @@ def test_what_lies_outside_adds_nothing_even_to_infinite_neighbours(tmp_path: Pa
     ids=["half", "cubic", "no distance of the ends", "no elements", "run time"],
 )
 def test_others_are_tvm_s(module: tvm.IRModule) -> None:
-    assert not ours(module)
+    assert not written(module, sample)
 
 
 def test_places_are_spread_over_the_cores_where_that_pays() -> None:

@@ -347,7 +347,7 @@ def test_extents_known_at_run_time_are_refused(axis: str) -> None:
 
 
 def test_a_tile_that_does_not_begin_with_the_rows_has_no_layout_in_a_warp_group() -> None:
-    groups = WarpGroups(Case("attention", "mh.nk", "m=256 n=256", "m=128 n=32").schedule, 2)
+    groups = WarpGroups(CAUSAL.schedule, CAUSAL.stages)
     assert groups.arrangement(("m", "n")) == "TILE"
     for space in (("n", "m"), ("n", "h"), ("m", "n", "h")):
         with pytest.raises(Illegal, match="not laid out row by row"):
