@@ -165,6 +165,7 @@ class Backend(Protocol):
     kernels of a chain take at most about `installing` seconds to become part of a module. With
     `lines`, tiles along a picture's positions may be any pairs of its lines (space.prune). Weights
     that are `integers` stay so in the module; else they become floats when a model is compiled.
+    With `recurrences`, a module has loops over sequences; else their steps are written out.
     """
 
     kind: str
@@ -182,6 +183,7 @@ class Backend(Protocol):
     memory: int | None
     lines: bool
     integers: bool
+    recurrences: bool
 
     def __hash__(self) -> int: ...
 

@@ -189,9 +189,11 @@ def _loaded(
     boxes: Sequence[Box] | None,
 ) -> tuple[list[Loaded], LoadedBuckets | None]:
     """The model, or its buckets where its inputs have ranges of extents."""
-    integers = backend_of(device).integers
+    backend = backend_of(device)
+    integers = backend.integers
     if not ranged(shapes):
-        whole = load(model, highest(shapes), limits, folder, narrow, in_place, integers)
+        extents, recurrences = highest(shapes), backend.recurrences
+        whole = load(model, extents, limits, folder, narrow, in_place, integers, recurrences)
         return [whole], None
 
     def predicted(loaded: Loaded) -> float:

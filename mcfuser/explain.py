@@ -108,7 +108,10 @@ def explain(
     """The explanation of an ONNX model for a device; arguments and errors are those of
     mcfuser.compile.compile_model."""
     backend = backend_of(device)
-    loaded = load(model, shapes, limits, folder, narrow, integers=backend.integers)
+    loaded = load(
+        model, shapes, limits, folder, narrow, integers=backend.integers,
+        recurrences=backend.recurrences,
+    )  # fmt: skip
     price = partial(expected, device=device, options=TuneOptions(), backend=backend)
     parted = partition_for(loaded, device, price)
     flow = dataflow(loaded.module["main"])

@@ -15,6 +15,7 @@ from tvm import relax
 
 from mcfuser.expr import BOUNDS
 from mcfuser.graph.dataflow import array, extents
+from mcfuser.graph.recurrence import converter
 from mcfuser.graph.weights import NARROW_TYPES
 
 NodeInputs = Sequence[Any]
@@ -181,12 +182,15 @@ CONVERTERS: Mapping[str, Converter] = {
     "Cast": cast,
     "Clip": clip,
     "Concat": concatenation,
+    "GRU": converter("GRU"),
     "InstanceNormalization": instance_normalization,
+    "LSTM": converter("LSTM"),
     "Max": _folded(relax.op.maximum),
     "Mean": mean,
     "Min": _folded(relax.op.minimum),
     "Mod": remainder,
     "PRelu": prelu,
+    "RNN": converter("RNN"),
     "Sum": _folded(relax.op.add),
     "Tile": tile,
 }

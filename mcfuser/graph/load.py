@@ -87,16 +87,18 @@ def load(
     narrow: str | None = None,
     in_place: Mapping[str, str] = NOTHING,
     integers: bool = True,
+    recurrences: bool = False,
 ) -> Loaded:
     """The Relax module of an ONNX model; `shapes` fixes the dynamic dimensions of inputs, by name.
 
     `folder` has the model's external data. The products of a float32 model have operands of the
     type `narrow` (one of graph.precision.NARROW) where that is given. `in_place` has the outputs
     that are written into the memory of inputs, by these. With `integers`, integer weights that are
-    multiplied by stay integers (graph.integer_weights). Raises ModelError, naming the input,
-    operator or node that cannot be used, or the limit that is exceeded.
+    multiplied by stay integers (graph.integer_weights); with `recurrences`, recurrent nodes are one
+    call for a whole sequence where they can be (graph.recurrence). Raises ModelError, naming the
+    input, operator or node that cannot be used, or the limit that is exceeded.
     """
-    written = _written(model, shapes, limits, folder, in_place, integers)
+    written = _written(model, shapes, limits, folder, in_place, integers, recurrences)
     return imported(written, limits, narrow, in_place, integers)
 
 
@@ -107,20 +109,23 @@ def _written(
     folder: DataFolder | None,
     in_place: Mapping[str, str],
     integers: bool,
+    recurrences: bool,
 ) -> OnnxModel:
     """The model with fixed input shapes in operators that TVM imports; raises as `load` does."""
     fixed = bound(model, shapes, limits, folder)
     mark_shared(fixed.proto.graph, in_place.values())
-    return written_out(fixed, limits, integers)
+    return written_out(fixed, limits, integers, recurrences)
 
 
-def written_out(fixed: OnnxModel, limits: ModelLimits, integers: bool = True) -> OnnxModel:
-    """A bound model, which is changed, in operators that TVM imports; `integers` is `load`'s.
-    Raises ModelError."""
-    changed = rewrite(fixed.proto, limits, fixed.weights, integers)
+def written_out(
+    fixed: OnnxModel, limits: ModelLimits, integers: bool = True, recurrences: bool = False
+) -> OnnxModel:
+    """A bound model, which is changed, in operators that TVM imports; `integers` and
+    `recurrences` are `load`'s. Raises ModelError."""
+    changed = rewrite(fixed.proto, limits, fixed.weights, integers, recurrences)
     written = expand(fixed.proto, _known(), limits)
     if written is not fixed.proto:
-        rewrite(written, limits, fixed.weights, integers)
+        rewrite(written, limits, fixed.weights, integers, recurrences)
     if changed or written is not fixed.proto:
         check_sizes(written, limits)
     check_operators(written, _imported())
@@ -180,8 +185,8 @@ def input_ports(proto: onnx.ModelProto) -> tuple[ModelPort, ...]:
 
 
 def _imported() -> frozenset[str]:
-    """The operators that TVM imports; it looks at no domain."""
-    return frozenset(onnx_frontend._get_convert_map()) | _DIRECT
+    """The operators that TVM imports, or that are converted here; it looks at no domain."""
+    return frozenset(onnx_frontend._get_convert_map()) | _DIRECT | CONVERTERS.keys()
 
 
 def _known() -> frozenset[str]:
@@ -194,6 +199,9 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
     node: onnx.NodeProto | None = None
     weights: Mapping[str, OnnxArray] = MappingProxyType({})
+
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        """Nothing: `check_operators` knows what is converted here, too."""
 
     def _parse_array(self, tensor: TensorProto) -> tvm.runtime.Tensor:
         if is_declared(tensor):

@@ -90,6 +90,7 @@ class Interpreted:
     memory: int | None = None
     lines = False
     integers = True
+    recurrences = False
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         return (("numpy", np.__version__),)

@@ -55,6 +55,7 @@ class CpuBackend:
     memory: int | None = 16 << 30
     lines = True
     integers = True
+    recurrences = True
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         packages = ("apache-tvm", "apache-tvm-ffi", "sympy")

@@ -58,6 +58,7 @@ class CudaBackend:
     memory: int | None = None
     lines = False
     integers = False
+    recurrences = False
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         """Told without TVM, and without loading Triton."""

@@ -15,6 +15,7 @@ from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
 from mcfuser.codegen.llvm import rest
 from mcfuser.codegen.llvm.apart import set_apart
+from mcfuser.codegen.llvm.recurrence import recurrences
 from mcfuser.codegen.shapes import ordered_shapes
 from mcfuser.codegen.tensorir.build import DOT_FEATURES, MATRIX_FEATURES, kernel_passes
 from mcfuser.device import Device
@@ -26,7 +27,7 @@ def build_library(module: tvm.IRModule, device: Device) -> mmap.mmap:
     file, which are mapped and not in memory."""
     target = cpu_target(device)
     with target, kernel_passes():
-        light, apart = set_apart(tvm.transform.Sequential(list(_scheduled()))(module))
+        light, apart = set_apart(tvm.transform.Sequential(list(_scheduled(device)))(module))
         lowered = tvm.transform.Sequential(list(_lowered()))(light)
         executable = tvm.compile(lowered, target=target, relax_pipeline=None)
     with tempfile.TemporaryDirectory() as folder:
@@ -54,13 +55,13 @@ def cpu_target(device: Device) -> tvm.target.Target:
     )
 
 
-def _scheduled() -> Iterable[tvm.transform.Pass]:
+def _scheduled(device: Device) -> Iterable[tvm.transform.Pass]:
     """TVM's passes for a CPU, with this package's legalization and loops spread over the cores."""
     t = relax.transform
     return (
         DispatchSampling(), DispatchSortScan(),
-        rest.legalize(), t.AnnotateTIROpPattern(), t.FoldConstant(), t.FuseOps(), t.FuseTIR(),
-        t.DeadCodeElimination(["main"]), rest.spread,
+        recurrences(device), rest.legalize(), t.AnnotateTIROpPattern(), t.FoldConstant(),
+        t.FuseOps(), t.FuseTIR(), t.DeadCodeElimination(["main"]), rest.spread,
     )  # fmt: skip
 
 

@@ -29,12 +29,14 @@ def rewrite(
     limits: ModelLimits = DEFAULTS,
     weights: Mapping[str, OnnxArray] = NONE,
     integers: bool = True,
+    recurrences: bool = False,
 ) -> bool:
     """Replaces, in the model, every node for which there is a rewrite, every loop, and every If
     whose condition is known or that has several results; whether there was such a node.
 
     Input shapes must be fixed; `weights` are the large ones that the model declares. With
-    `integers`, integer weights stay integers, and what they stand for is written out. Raises
+    `integers`, integer weights stay integers, and what they stand for is written out; with
+    `recurrences`, recurrent nodes stay that can be one call for a sequence. Raises
     ModelError, naming the operator, where a node cannot be replaced, or the limit that the
     replacements exceed.
     """
@@ -43,7 +45,7 @@ def rewrite(
         return False
     known = KnownValues(proto.opset_import, weights=weights)
     known.add_graph(proto.graph)
-    walk = _Walk(opset(proto), limits, len(every), integers)
+    walk = _Walk(opset(proto), limits, len(every), integers, recurrences)
     walk.graph(proto.graph, known, inferred_shapes(outline(proto)).graph)
     del proto.graph.value_info[:]
     return True
@@ -78,6 +80,7 @@ class _Walk:
     limits: ModelLimits
     nodes: int
     integers: bool
+    recurrences: bool
     bytes: int = 0
     written: int = 0
 
@@ -209,8 +212,9 @@ class _Walk:
     def _empty(self, node: onnx.NodeProto, known: KnownValues) -> NodeBody:
         others = self.nodes - 1
         return NodeBody(
-            node, known, self.version, self.limits, others, self.bytes, integers=self.integers
-        )
+            node, known, self.version, self.limits, others, self.bytes, integers=self.integers,
+            recurrences=self.recurrences,
+        )  # fmt: skip
 
 
 def _name_results(body: NodeBody, results: Sequence[str | None]) -> None:

@@ -31,7 +31,8 @@ class NodeBody:
 
     `opset` is the version of ONNX's operators in the model, at least graph.opset.OLDEST. `others`
     is the number of nodes that the model has beside these, and `bytes` are those of all constants
-    that replacements added. With `integers`, integer weights stay integers.
+    that replacements added. With `integers`, integer weights stay integers; with `recurrences`,
+    recurrent nodes stay where they can.
     """
 
     node: onnx.NodeProto
@@ -43,6 +44,7 @@ class NodeBody:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[TensorProto] = field(default_factory=list)
     integers: bool = True
+    recurrences: bool = False
 
     # --- what is asked of the node -----------------------------------------------------------
 

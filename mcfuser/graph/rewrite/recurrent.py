@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN, unrolled over their sequence.
+"""LSTM, GRU and RNN, unrolled over their sequence where a device has no loop over all its steps.
 
 The products of all steps with the input weights are one product. Each step then has one product
 with the recurrent weights (two in a GRU that resets before its product). What is added to such a
@@ -14,21 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
+from mcfuser.graph.recurrence import GATES, GateFunction, activations
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.rewrite.quantized import requantized
 
-_DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _STEP_NODES = {"LSTM": 21, "GRU": 20, "RNN": 5}
 """At most so many nodes a step, without what masks and clipping add."""
-_PLAIN = frozenset({"Sigmoid", "Tanh", "Relu", "Softsign", "Softplus"})
-_DEFAULT_FACTORS: Mapping[str, Mapping[str, float]] = {
-    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
-    "LeakyRelu": {"alpha": 0.01},
-    "Elu": {"alpha": 1.0},
-    "ThresholdedRelu": {"alpha": 1.0},
-}
-"""Activations with factors, and the values that these have where the node gives none."""
 
 Activation = Callable[[str], str]
 Multiplicand = Callable[[NodeBody, str], str]
@@ -61,9 +52,9 @@ Cell = Callable[[NodeBody, _Direction, str, State], State]
 before it."""
 
 
-def lstm(body: NodeBody) -> list[str | None]:
+def lstm(body: NodeBody) -> list[str | None] | None:
     """ONNX's LSTM: the hidden states of all steps, the last hidden state, the last cell state."""
-    return _unrolled(body, _lstm_cell, 2)
+    return None if _is_whole(body) else _unrolled(body, _lstm_cell, 2)
 
 
 def dynamic_lstm(body: NodeBody) -> list[str | None]:
@@ -90,14 +81,31 @@ def _by_direction(body: NodeBody, position: int) -> str:
     return body.reshape(name, directions, 1, *(columns or [1]))
 
 
-def gru(body: NodeBody) -> list[str | None]:
+def gru(body: NodeBody) -> list[str | None] | None:
     """ONNX's GRU: the hidden states of all steps, and the last one."""
-    return _unrolled(body, _gru_cell, 1)
+    return None if _is_whole(body) else _unrolled(body, _gru_cell, 1)
 
 
-def rnn(body: NodeBody) -> list[str | None]:
+def rnn(body: NodeBody) -> list[str | None] | None:
     """ONNX's RNN: the hidden states of all steps, and the last one."""
-    return _unrolled(body, _rnn_cell, 1)
+    return None if _is_whole(body) else _unrolled(body, _rnn_cell, 1)
+
+
+def _is_whole(body: NodeBody) -> bool:
+    """Whether a node stays, and is one call for its whole sequence (graph.recurrence): it computes
+    in float32, all its weights are known, and all sequences have all steps. The batch may not come
+    first, which onnxruntime refuses when constants are folded."""
+    if not body.recurrences or body.dtype(body.read(0)) != TensorProto.FLOAT:
+        return False
+    if body.attribute("layout", 0):
+        return False
+    if any(body.has(i) and body.array(body.input(i)) is None for i in (1, 2, 3, 7)):
+        return False
+    steps, batch, _ = body.shape(body.read(0), 3)
+    directions, columns, _ = body.shape(body.read(2), 3)
+    first, *others = _named(body, directions)
+    alike = all(way == first for way in others)
+    return alike and _lasts(body, steps) and steps * batch * directions * columns < 1 << 31
 
 
 def _same(body: NodeBody, x: str) -> str:
@@ -126,7 +134,7 @@ def _unrolled(
     directions, _, hidden = body.shape(recurrent, 3)
     per_step = directions * (_STEP_NODES[kind] + 3 * states * body.has(4))
     body.reserve(steps * per_step, f"unrolled over {steps} steps")
-    gates = _GATES[kind] * hidden
+    gates = GATES[kind] * hidden
     matrix = body.reshape(given, directions * gates, width)
     flat = multiplicand(body, body.reshape(x, steps * batch, width))
     products = body.op("MatMul", flat, body.op("Transpose", matrix, perm=[1, 0]))
@@ -192,10 +200,10 @@ def _directions(body: NodeBody, weights: str, multiplicand: Multiplicand) -> lis
     of the hidden state."""
     kind, way = _kind(body), body.attribute("direction", "forward")
     count, _, hidden = body.shape(weights, 3)
-    activations = _activations(body, count)
+    functions = _activations(body, count)
     found = []
     for d in range(count):
-        own = body.reshape(body.slice(weights, 0, d, d + 1), _GATES[kind] * hidden, hidden)
+        own = body.reshape(body.slice(weights, 0, d, d + 1), GATES[kind] * hidden, hidden)
         recurrent = [body.op("Transpose", own, perm=[1, 0])]
         if kind == "GRU" and not _resets_product(body):
             ends = ((0, 2 * hidden), (2 * hidden, 3 * hidden))
@@ -209,7 +217,7 @@ def _directions(body: NodeBody, weights: str, multiplicand: Multiplicand) -> lis
             peepholes = body.split(row, 0, 3)
         backward = d == 1 or way == "reverse"
         found.append(
-            _Direction(d, backward, activations[d], recurrent, bias, peepholes, multiplicand)
+            _Direction(d, backward, functions[d], recurrent, bias, peepholes, multiplicand)
         )
     return found
 
@@ -223,22 +231,22 @@ def _resets_product(body: NodeBody) -> bool:
 def _activations(body: NodeBody, directions: int) -> list[list[Activation]]:
     """For each direction, the functions of its gates. Raises ModelError for one that is not
     known."""
-    defaults = _DEFAULTS[_kind(body)]
-    names = body.attribute("activations", None) or [*defaults] * directions
-    given = {k: list(body.attribute(f"activation_{k}", [])) for k in ("alpha", "beta")}
     clip = body.attribute("clip", 0.0)
-    made = []
-    for i, name in enumerate(names):
-        if name not in _PLAIN and name not in _DEFAULT_FACTORS:
-            usable = ", ".join((*sorted(_PLAIN), *_DEFAULT_FACTORS))
-            raise body.refusal(f"its activation '{name}' is none of {usable}")
-        factors = {
-            k: given[k].pop(0) if given[k] else default
-            for k, default in _DEFAULT_FACTORS.get(name, {}).items()
-        }
-        sums = i % len(defaults) < 2  # onnxruntime does not clip an LSTM's cell state
-        made.append(_activation(body, name, factors, clip if sums else 0.0))
-    return [made[d * len(defaults) :][: len(defaults)] for d in range(directions)]
+    return [
+        [  # onnxruntime does not clip an LSTM's cell state
+            _activation(body, a.name, a.factors, clip if i < 2 else 0.0) for i, a in enumerate(way)
+        ]
+        for way in _named(body, directions)
+    ]
+
+
+def _named(body: NodeBody, directions: int) -> list[list[GateFunction]]:
+    names = body.attribute("activations", ())
+    alphas, betas = (body.attribute(f"activation_{k}", ()) for k in ("alpha", "beta"))
+    try:
+        return activations(_kind(body), names, alphas, betas, directions)
+    except ValueError as error:
+        raise body.refusal(str(error)) from None
 
 
 def _activation(body: NodeBody, name: str, factors: Mapping[str, float], clip: float) -> Activation:
@@ -266,13 +274,17 @@ def _valid(body: NodeBody, steps: int, batch: int) -> list[str] | None:
     None where all sequences are known to have all steps.
     """
     name = body.input(4)
-    if name is None:
-        return None
-    lengths = body.array(name)
-    if lengths is not None and bool(np.all(np.asarray(lengths, np.int64) >= steps)):
+    if name is None or _lasts(body, steps):
         return None
     column = body.reshape(name, batch, 1)
     return [body.op("Less", body.const([[t]], TensorProto.INT32), column) for t in range(steps)]
+
+
+def _lasts(body: NodeBody, steps: int) -> bool:
+    """Whether all sequences are known to have all steps."""
+    lengths = body.array(body.input(4))
+    known = lengths is not None and bool(np.all(np.asarray(lengths, np.int64) >= steps))
+    return known or not body.has(4)
 
 
 def _lstm_cell(body: NodeBody, d: _Direction, given: str, state: State) -> State:

@@ -14,30 +14,7 @@ from mcfuser.graph.load import load
 from mcfuser.graph.partition import partition
 from mcfuser.graph.rewrite.apply import rewrite
 from tests.support.one_node import agree, one_node, run
-
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-SLOTS = ("X", "W", "R", "B", "lengths", "h", "c", "P")
-
-
-def arrays(
-    kind: str, directions: int = 1, batch: int = 2, steps: int = 5, layout: int = 0,
-    hidden: int = 4, width: int = 3, seed: int = 0,
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:  # fmt: skip
-    """Inputs and weights of a node with all its optional inputs."""
-    random = np.random.default_rng(seed)
-    gates = GATES[kind] * hidden
-
-    def drawn(*shape: int) -> np.ndarray:
-        return random.standard_normal(shape).astype(np.float32)
-
-    state = (batch, directions, hidden) if layout else (directions, batch, hidden)
-    given = {"X": drawn(*((batch, steps, width) if layout else (steps, batch, width)))}
-    given |= {"h": drawn(*state), "c": drawn(*state)}
-    weights = {
-        "W": drawn(directions, gates, width), "R": drawn(directions, gates, hidden),
-        "B": drawn(directions, 2 * gates), "P": drawn(directions, 3 * hidden),
-    }  # fmt: skip
-    return given, weights
+from tests.support.recurrent_nodes import EVERY, GATES, SLOTS, arrays, recurrent_model
 
 
 def checked(
@@ -45,25 +22,15 @@ def checked(
     **attributes: object,
 ) -> list[str]:  # fmt: skip
     """Compares the node with those inputs that `slots` names; the rewritten model's operators."""
-    names = [n if n in slots.split() else "" for n in SLOTS]
-    given, weights = ({n: a for n, a in x.items() if n in names} for x in (given, weights))
-    hidden = weights["R"].shape[2]
-    while not names[-1]:
-        names.pop()
-    model = one_node(
-        kind, names, 3 if kind == "LSTM" else 2, given, weights, hidden_size=hidden, **attributes
-    )
+    model, given = recurrent_model(kind, slots, given, weights, **attributes)
     return [n.op_type for n in agree(model, given).graph.node]
-
-
-ALL = {"LSTM": "X W R B h c P", "GRU": "X W R B h", "RNN": "X W R B h"}
 
 
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_every_direction_is_unrolled_with_one_input_product(kind: str, direction: str) -> None:
     directions = 1 + (direction == "bidirectional")
-    for slots in ("X W R", ALL[kind]):
+    for slots in ("X W R", EVERY[kind]):
         given, weights = arrays(kind, directions)
         kinds = checked(kind, slots, given, weights, direction=direction)
         assert kinds.count("MatMul") == 1 + directions * 5 * (1 + (kind == "GRU"))
@@ -74,7 +41,7 @@ def test_every_direction_is_unrolled_with_one_input_product(kind: str, direction
 def test_every_shape(kind: str, extents: tuple[int, int, int]) -> None:
     batch, steps, hidden = extents
     given, weights = arrays(kind, 1, batch, steps, hidden=hidden)
-    checked(kind, ALL[kind], given, weights)
+    checked(kind, EVERY[kind], given, weights)
 
 
 @pytest.mark.parametrize("kind", GATES)
@@ -82,9 +49,9 @@ def test_every_shape(kind: str, extents: tuple[int, int, int]) -> None:
 def test_the_batch_may_come_first(kind: str, directions: int) -> None:
     """onnxruntime has no such layout: it computes the node with the batch second."""
     given, weights = arrays(kind, directions, layout=1)
-    kept = {n: a for n, a in given.items() if n in ALL[kind].split()}
-    held = {n: a for n, a in weights.items() if n in ALL[kind].split()}
-    names = [n if n in ALL[kind].split() else "" for n in SLOTS][: 8 if kind == "LSTM" else 6]
+    kept = {n: a for n, a in given.items() if n in EVERY[kind].split()}
+    held = {n: a for n, a in weights.items() if n in EVERY[kind].split()}
+    names = [n if n in EVERY[kind].split() else "" for n in SLOTS][: 8 if kind == "LSTM" else 6]
     way = "bidirectional" if directions == 2 else "forward"
 
     def node(layout: int, inputs: Mapping[str, np.ndarray]) -> onnx.ModelProto:
@@ -114,7 +81,7 @@ def test_a_gru_may_reset_before_or_after_its_product(before: int, slots: str) ->
 def test_sequences_may_be_shorter(kind: str, direction: str) -> None:
     given, weights = arrays(kind, 1 + (direction == "bidirectional"), batch=3)
     lengths = {"lengths": np.array([2, 5, 1], np.int32)}
-    slots = f"{ALL[kind]} lengths"
+    slots = f"{EVERY[kind]} lengths"
     checked(kind, slots, given, weights | lengths, direction=direction)
     assert "Where" in checked(kind, slots, given | lengths, weights, direction=direction)
     whole = {"lengths": np.array([5, 5, 5], np.int32)}
@@ -138,7 +105,7 @@ def test_sequences_may_be_shorter(kind: str, direction: str) -> None:
 )  # fmt: skip
 def test_activations_and_clipping(kind: str, names: list[str], factors: dict[str, object]) -> None:
     given, weights = arrays(kind)
-    slots = ALL[kind].removesuffix(" P") if "input_forget" in factors else ALL[kind]
+    slots = EVERY[kind].removesuffix(" P") if "input_forget" in factors else EVERY[kind]
     checked(kind, slots, given, weights, activations=names, **factors)
 
 

@@ -1,0 +1,39 @@
+"""A recurrence is a value that can be written down, and knows what its stages need."""
+
+from __future__ import annotations
+
+from mcfuser.chain.recurrence import (
+    Recurrence,
+    RecurrentStage,
+    parsed_recurrence,
+    recurrence_text,
+)
+from mcfuser.expr import parse
+
+RESET = RecurrentStage(
+    "h", ("sum_z", "sum_r"),
+    (
+        ("z", parse("1.0 / (exp(-(x[j] + sum_z[j])) + 1.0)")),
+        ("r", parse("min(max(sum_r[j], 0.0), 1.0)")),
+        ("reset", parse("r[j] * h[j]")),
+    ),
+)  # fmt: skip
+LAST = RecurrentStage("reset", ("sum_n",), (("next", parse("h[j] + z[j] * sum_n[j] * bias[j]")),))
+
+
+def of(*stages: RecurrentStage, backward: tuple[bool, ...] = (False,)) -> Recurrence:
+    return Recurrence(("x",), ("bias",), (("h", "next"),), stages, backward)
+
+
+def test_a_recurrence_is_read_as_it_was_written() -> None:
+    for backward in ((False,), (True,), (False, True)):
+        written = of(RESET, LAST, backward=backward)
+        assert parsed_recurrence(recurrence_text(written)) == written
+        assert written.directions == len(backward)
+
+
+def test_what_later_stages_multiply_or_read_is_kept() -> None:
+    found = of(RESET, LAST)
+    assert found.kept == ("z", "reset")
+    assert found.sums == 3
+    assert of(RESET).kept == ()

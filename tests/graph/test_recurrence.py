@@ -1,0 +1,135 @@
+"""LSTM, GRU and RNN are one call for their whole sequence where a device has a loop for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from tvm import relax
+
+from mcfuser.chain.recurrence import SYMBOL, Recurrence, parsed_recurrence
+from mcfuser.errors import ModelError
+from mcfuser.graph.load import Loaded, load
+from mcfuser.graph.partition import partition
+from mcfuser.graph.recurrence import activations
+from tests.support.recurrent_nodes import EVERY, GATES, arrays, recurrent_model
+
+
+def loaded(model: onnx.ModelProto, recurrences: bool = True) -> Loaded:
+    return load(model.SerializeToString(), {}, recurrences=recurrences)
+
+
+def calls(found: Loaded) -> list[Recurrence]:
+    """The recurrences that a module calls."""
+    texts = []
+
+    def visit(e: relax.Expr) -> None:
+        if isinstance(e, relax.ExternFunc):
+            name, _, text = str(e.global_symbol).partition(":")
+            assert name == SYMBOL
+            texts.append(text)
+
+    relax.analysis.post_order_visit(found.module["main"], visit)
+    return [parsed_recurrence(text) for text in texts]
+
+
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize(
+    ("direction", "backward"),
+    [("forward", (False,)), ("reverse", (True,)), ("bidirectional", (False, True))],
+)
+def test_a_node_is_one_product_and_one_call(
+    kind: str, direction: str, backward: tuple[bool, ...]
+) -> None:
+    given, weights = arrays(kind, len(backward), steps=7)
+    model, _ = recurrent_model(kind, EVERY[kind], given, weights, direction=direction)
+    found = loaded(model)
+    (call,) = calls(found)
+    assert call.backward == backward and call.sums == GATES[kind]
+    assert len(partition(found.module, 1e12, 1e10).products) == 1
+    assert not calls(loaded(model, recurrences=False))
+
+
+def test_a_gru_that_resets_its_state_has_two_stages() -> None:
+    given, weights = arrays("GRU")
+    for before, stages in ((0, 2), (1, 1)):
+        model, _ = recurrent_model("GRU", EVERY["GRU"], given, weights, linear_before_reset=before)
+        (call,) = calls(loaded(model))
+        assert len(call.stages) == stages
+        assert call.constants == (("bias",) if before else ())
+
+
+def test_a_long_sequence_needs_no_more_nodes() -> None:
+    given, weights = arrays("LSTM", steps=100_000, batch=1)
+    model, _ = recurrent_model("LSTM", "X W R B", given, weights)
+    assert len(calls(loaded(model))) == 1
+
+
+def unrolled(model: onnx.ModelProto) -> bool:
+    return not calls(loaded(model))
+
+
+def test_lengths_that_are_not_known_are_masks_of_steps() -> None:
+    given, weights = arrays("GRU", batch=3)
+    lengths = {"lengths": np.array([2, 5, 1], np.int32)}
+    slots = f"{EVERY['GRU']} lengths"
+    assert unrolled(recurrent_model("GRU", slots, given | lengths, weights)[0])
+    assert unrolled(recurrent_model("GRU", slots, given, weights | lengths)[0])
+    whole = {"lengths": np.array([5, 5, 5], np.int32)}
+    assert not unrolled(recurrent_model("GRU", slots, given, weights | whole)[0])
+
+
+@pytest.mark.parametrize("name", ["W", "R", "B", "P"])
+def test_weights_that_are_not_known_are_multiplied_step_by_step(name: str) -> None:
+    given, weights = arrays("LSTM")
+    moved = {name: weights.pop(name)}
+    model, _ = recurrent_model("LSTM", EVERY["LSTM"], given | moved, weights)
+    assert unrolled(model)
+
+
+def test_narrow_types_and_directions_that_differ_are_unrolled() -> None:
+    given, weights = arrays("RNN", 2)
+    names = {"direction": "bidirectional", "activations": ["Tanh", "Relu"]}
+    assert unrolled(recurrent_model("RNN", "X W R", given, weights, **names)[0])
+    names["activations"] = ["Relu", "Relu"]
+    assert not unrolled(recurrent_model("RNN", "X W R", given, weights, **names)[0])
+    narrow = ({n: a.astype(np.float16) for n, a in part.items()} for part in (given, weights))
+    assert unrolled(recurrent_model("RNN", "X W R", *narrow, direction="bidirectional")[0])
+
+
+def test_a_node_with_the_batch_first_is_unrolled() -> None:
+    given, weights = arrays("LSTM", layout=1)
+    assert unrolled(recurrent_model("LSTM", EVERY["LSTM"], given, weights, layout=1)[0])
+
+
+def test_activations_are_read_in_order_with_their_factors() -> None:
+    found = activations("GRU", ["HardSigmoid", "LeakyRelu", "Sigmoid", "Elu"], [0.3, 0.1], [0.4], 2)
+    assert [[(f.name, dict(f.factors)) for f in way] for way in found] == [
+        [("HardSigmoid", {"alpha": 0.3, "beta": 0.4}), ("LeakyRelu", {"alpha": 0.1})],
+        [("Sigmoid", {}), ("Elu", {"alpha": 1.0})],
+    ]
+    with pytest.raises(ValueError, match=r"'Affine' is none of Sigmoid, Tanh"):
+        activations("RNN", ["Affine"], [], [], 1)
+
+
+def test_an_unknown_activation_is_refused() -> None:
+    given, weights = arrays("RNN")
+    model, _ = recurrent_model("RNN", "X W R", given, weights, activations=["Affine"])
+    with pytest.raises(ModelError, match=r"'RNN'.*'the_node'.*'Affine'"):
+        loaded(model)
+
+
+def test_weights_that_the_model_computes_are_known() -> None:
+    """An exporter's Unsqueeze of a matrix, as torch writes it."""
+    given, weights = arrays("RNN")
+    model, _ = recurrent_model("RNN", "X W R", given, weights)
+    for name in "WR":
+        (tensor,) = (t for t in model.graph.initializer if t.name == name)
+        flat = numpy_helper.to_array(tensor)[0]
+        tensor.CopyFrom(numpy_helper.from_array(flat, f"{name}_flat"))
+        model.graph.node.insert(
+            0, onnx.helper.make_node("Unsqueeze", [f"{name}_flat", "zero"], [name])
+        )
+    model.graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "zero"))
+    assert not unrolled(model)
