@@ -42,7 +42,8 @@ class Recurrence:
     `given` are what a step has of the sequence, and `constants` what all steps have in common, a
     number for each unit. `states` are the state's vectors, each with the value that it is after a
     step; the first one is what a step shows. `backward` tells for each direction whether it begins
-    at the sequence's end.
+    at the sequence's end. Where sequences have `lengths` of their own, steps behind a sequence's
+    end show zeros and leave the state as it is.
     """
 
     given: tuple[str, ...]
@@ -50,6 +51,7 @@ class Recurrence:
     states: tuple[tuple[str, str], ...]
     stages: tuple[RecurrentStage, ...]
     backward: tuple[bool, ...]
+    lengths: bool = False
 
     @property
     def directions(self) -> int:
@@ -88,6 +90,7 @@ def recurrence_text(recurrence: Recurrence) -> str:
             for stage in recurrence.stages
         ],
         "backward": recurrence.backward,
+        "lengths": recurrence.lengths,
     })  # fmt: skip
 
 
@@ -108,4 +111,5 @@ def parsed_recurrence(source: str) -> Recurrence:
         tuple((name, after) for name, after in found["states"]),
         stages,
         tuple(found["backward"]),
+        found["lengths"],
     )

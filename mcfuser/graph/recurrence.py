@@ -8,7 +8,7 @@ carries as text in the name of what it calls; a code generator makes the loop ov
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -135,7 +135,8 @@ def called(builder: relax.BlockBuilder, node: RecurrentNode) -> relax.Expr:
     steps, batch, width = shape(x)
     recurrent = node.weights(2)
     directions, columns, hidden = recurrent.shape
-    cell = _cell(node)
+    lengths = _lengths(node, steps)
+    cell = replace(_cell(node), lengths=lengths is not None)
     flat = builder.emit(relax.op.reshape(x, [steps * batch, width]))
     matrix = np.ascontiguousarray(node.weights(1).reshape(directions * columns, width).T)
     given = builder.emit(relax.op.matmul(flat, relax.const(matrix)))
@@ -146,6 +147,8 @@ def called(builder: relax.BlockBuilder, node: RecurrentNode) -> relax.Expr:
     arguments = [given, relax.const(square)]
     if constants is not None:
         arguments.append(relax.const(constants))
+    if lengths is not None:
+        arguments.append(lengths)
     for at in range(len(cell.states)):
         initial = node.input(5 + at)
         zeros = np.zeros((directions, batch, hidden), np.float32)
@@ -156,6 +159,14 @@ def called(builder: relax.BlockBuilder, node: RecurrentNode) -> relax.Expr:
     function = relax.ExternFunc(f"{SYMBOL}:{recurrence_text(cell)}")
     made = builder.emit(relax.op.call_dps_packed(function, relax.Tuple(arguments), types))
     return relax.Tuple([builder.emit(relax.TupleGetItem(made, i)) for i in range(len(types))])
+
+
+def _lengths(node: RecurrentNode, steps: int) -> Any:
+    """The lengths of the sequences, [batch] of int32; None where all are known to have all
+    steps."""
+    given = node.input(4)
+    known = None if given is None else array(given)
+    return None if known is not None and int(np.min(known)) >= steps else given
 
 
 def _biases(

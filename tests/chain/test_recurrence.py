@@ -21,13 +21,15 @@ RESET = RecurrentStage(
 LAST = RecurrentStage("reset", ("sum_n",), (("next", parse("h[j] + z[j] * sum_n[j] * bias[j]")),))
 
 
-def of(*stages: RecurrentStage, backward: tuple[bool, ...] = (False,)) -> Recurrence:
-    return Recurrence(("x",), ("bias",), (("h", "next"),), stages, backward)
+def of(
+    *stages: RecurrentStage, backward: tuple[bool, ...] = (False,), lengths: bool = False
+) -> Recurrence:
+    return Recurrence(("x",), ("bias",), (("h", "next"),), stages, backward, lengths)
 
 
 def test_a_recurrence_is_read_as_it_was_written() -> None:
     for backward in ((False,), (True,), (False, True)):
-        written = of(RESET, LAST, backward=backward)
+        written = of(RESET, LAST, backward=backward, lengths=len(backward) > 1)
         assert parsed_recurrence(recurrence_text(written)) == written
         assert written.directions == len(backward)
 

@@ -70,14 +70,15 @@ def unrolled(model: onnx.ModelProto) -> bool:
     return not calls(loaded(model))
 
 
-def test_lengths_that_are_not_known_are_masks_of_steps() -> None:
+def test_lengths_matter_unless_all_sequences_have_all_steps() -> None:
     given, weights = arrays("GRU", batch=3)
-    lengths = {"lengths": np.array([2, 5, 1], np.int32)}
     slots = f"{EVERY['GRU']} lengths"
-    assert unrolled(recurrent_model("GRU", slots, given | lengths, weights)[0])
-    assert unrolled(recurrent_model("GRU", slots, given, weights | lengths)[0])
-    whole = {"lengths": np.array([5, 5, 5], np.int32)}
-    assert not unrolled(recurrent_model("GRU", slots, given, weights | whole)[0])
+    for lengths, matter in (([2, 5, 1], True), ([5, 5, 5], False)):
+        known = {"lengths": np.array(lengths, np.int32)}
+        (call,) = calls(loaded(recurrent_model("GRU", slots, given, weights | known)[0]))
+        assert call.lengths == matter
+        (call,) = calls(loaded(recurrent_model("GRU", slots, given | known, weights)[0]))
+        assert call.lengths
 
 
 @pytest.mark.parametrize("name", ["W", "R", "B", "P"])
@@ -120,16 +121,20 @@ def test_an_unknown_activation_is_refused() -> None:
         loaded(model)
 
 
-def test_weights_that_the_model_computes_are_known() -> None:
-    """An exporter's Unsqueeze of a matrix, as torch writes it."""
+def test_weights_may_be_put_together() -> None:
+    """torch's exporters write gates in another order, and directions one by one."""
     given, weights = arrays("RNN")
     model, _ = recurrent_model("RNN", "X W R", given, weights)
     for name in "WR":
         (tensor,) = (t for t in model.graph.initializer if t.name == name)
         flat = numpy_helper.to_array(tensor)[0]
-        tensor.CopyFrom(numpy_helper.from_array(flat, f"{name}_flat"))
-        model.graph.node.insert(
-            0, onnx.helper.make_node("Unsqueeze", [f"{name}_flat", "zero"], [name])
-        )
+        tensor.CopyFrom(numpy_helper.from_array(flat[:2], f"{name}_begin"))
+        model.graph.initializer.append(numpy_helper.from_array(flat[2:], f"{name}_end"))
+        parts = [f"{name}_begin", f"{name}_end"]
+        for node in (
+            onnx.helper.make_node("Unsqueeze", [f"{name}_flat", "zero"], [name]),
+            onnx.helper.make_node("Concat", parts, [f"{name}_flat"], axis=0),
+        ):
+            model.graph.node.insert(0, node)
     model.graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "zero"))
     assert not unrolled(model)

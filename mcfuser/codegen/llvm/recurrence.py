@@ -96,9 +96,12 @@ class _Writer:
 
     def text(self) -> str:
         shapes = self._shapes()
-        parameters = ", ".join(f"{k}_arg: T.Buffer({shape})" for k, shape in shapes.items())
+        kinds = {name: ', "int32"' if name == "lengths" else "" for name in shapes}
+        parameters = ", ".join(
+            f"{k}_arg: T.Buffer({shape}{kinds[k]})" for k, shape in shapes.items()
+        )
         flat = (
-            f"{k} = T.decl_buffer(({math.prod(shape)},), data={k}_arg.data)"
+            f"{k} = T.decl_buffer(({math.prod(shape)},){kinds[k]}, data={k}_arg.data)"
             for k, shape in shapes.items()
         )
         body = self._shared() if self.walk.shares else self._alone()
@@ -106,8 +109,8 @@ class _Writer:
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """The parameters in their order: what the steps are given, the packed matrices, constants,
-        the states before the first step; then what the steps show, and the states after the
-        last."""
+        lengths, the states before the first step; then what the steps show, and the states behind
+        the last one."""
         w, directions = self.walk, self.cell.directions
         form = directions, w.batch, w.hidden
         shapes: dict[str, tuple[int, ...]] = {
@@ -116,6 +119,8 @@ class _Writer:
         }
         if self.cell.constants:
             shapes["fixed"] = directions, len(self.cell.constants), w.hidden
+        if self.cell.lengths:
+            shapes["lengths"] = (w.batch,)
         shapes |= {f"first_{s}": form for s in self.states}
         shapes["out"] = w.steps, *form
         return shapes | {f"last_{s}": form for s in self.states}
@@ -129,8 +134,10 @@ class _Writer:
             f"first: T.let[T.int32] = {self._first(f'u % {w.blocks}')}",
             *self._buffers(),
             *self._copied("{buffer}[{slot}] = first_{state}[{at}]"),
-            *_under(f"for t in range({w.steps}):", self._step()),
+            *self._longest("first", w.rows),
+            *_under(f"for t in range({self.count}):", self._step()),
             *self._copied("last_{state}[{at}] = {buffer}[{end} + {slot}]"),
+            *self._nothing("first", w.rows),
         )
         yield from _under(f"for u in {'range' if units == 1 else 'T.parallel'}({units}):", inside)
 
@@ -141,8 +148,33 @@ class _Writer:
         end = self._copied("last_{state}[{at}] = {buffer}[{end} + {slot}]")
         yield from self._buffers()
         yield from _under(every, self._blocks(begin))
-        yield from _under(f"for t in range({self.walk.steps}):", self._step())
-        yield from _under(every, self._blocks(end))
+        yield from self._longest("0", self.walk.batch)
+        yield from _under(f"for t in range({self.count}):", self._step())
+        yield from _under(every, (*self._blocks(end), *self._nothing("0", self.walk.batch)))
+
+    @property
+    def count(self) -> str:
+        """The number of steps that some row of a walk has."""
+        return "count" if self.cell.lengths else str(self.walk.steps)
+
+    def _longest(self, first: str, rows: int) -> Iterator[str]:
+        """The number of steps that some of so many rows has."""
+        if self.cell.lengths:
+            yield 'longest = T.alloc_buffer((1,), "int32")'
+            yield "longest[0] = 0"
+            one = f"T.min(lengths[{first} + r], {self.walk.steps})"
+            yield from _under(
+                f"for r in range({rows}):", (f"longest[0] = T.max(longest[0], {one})",)
+            )
+            yield "count: T.let[T.int32] = longest[0]"
+
+    def _nothing(self, first: str, rows: int) -> Iterator[str]:
+        """What steps show that no row has."""
+        w = self.walk
+        if self.cell.lengths:
+            line = f"((count + s) * {self.cell.directions} + d) * {w.batch} + {first} + r"
+            yield f"for s, r, j in T.grid({w.steps} - count, {rows}, {w.hidden}):"
+            yield f"    out[({line}) * {w.hidden} + j] = T.float32(0)"
 
     def _blocks(self, lines: Iterable[str]) -> Iterator[str]:
         """Statements for each block of rows."""
@@ -170,7 +202,7 @@ class _Writer:
             made = statement.format(
                 buffer=f"state_{state}", state=state, slot=f"{self._slot('r')} + j",
                 at=f"(d * {w.batch} + first + r) * {w.hidden} + j",
-                end=w.steps % 2 * w.slots * w.padded,
+                end=f"{self.count} % 2 * {w.slots * w.padded}",
             )  # fmt: skip
             yield f"for r, j in T.grid({w.rows}, {w.hidden}):"
             yield f"    {made}"
@@ -216,11 +248,10 @@ class _Writer:
 
     def _time(self) -> str:
         """The step of the sequence at which a direction is."""
-        last = self.walk.steps - 1
         ways = self.cell.backward
         if len(ways) == 2:
-            return f"at: T.let[T.int32] = t + d * ({last} - 2 * t)"
-        return f"at: T.let[T.int32] = {f'{last} - t' if ways[0] else 't'}"
+            return f"at: T.let[T.int32] = t + d * ({self.count} - 1 - 2 * t)"
+        return f"at: T.let[T.int32] = {f'{self.count} - 1 - t' if ways[0] else 't'}"
 
     def _panel(self, stage: RecurrentStage, begun: int, panel: str, units: int) -> Iterator[str]:
         """The sums of a panel, in the rows of a block, and the values of its first `units`."""
@@ -266,7 +297,7 @@ class _Writer:
         scalar = Scalar(lines.append, element, lambda axis: Typed(unit, "int32"))
         for name, e in stage.values:
             names[name] = scalar.let(scalar.text(e))
-            lines += (f"{place} = {names[name]}" for place in self._places(name, row, unit))
+            lines += self._stored(name, names[name], row, unit)
         yield from lines
 
     def _element(self, stage: RecurrentStage, name: str, row: int, lane: str, unit: str) -> str:
@@ -283,16 +314,23 @@ class _Writer:
             return f"fixed[({place}) * {w.hidden} + {unit}]"
         return self._held(name, row, unit)
 
-    def _places(self, name: str, row: int, unit: str) -> Iterator[str]:
-        """Where a value goes: what later stages read, a state, what the step shows."""
+    def _stored(self, name: str, value: str, row: int, unit: str) -> Iterator[str]:
+        """Stores a value where it goes: what later stages read, a state, what the step shows.
+        Behind a sequence's end states stay, and nothing is shown."""
         w, cell = self.walk, self.cell
+        there = f"at < lengths[first + {row}]"
+
+        def chosen(before: str) -> str:
+            return f"T.Select({there}, {value}, {before})" if cell.lengths else value
+
         if name in cell.kept:
-            yield f"kept_{name}[{self._slot(row)} + {unit}]"
+            yield f"kept_{name}[{self._slot(row)} + {unit}] = {value}"
         for state in (state for state, after in cell.states if after == name):
-            yield f"state_{state}[then + {self._slot(row)} + {unit}]"
+            before = self._held(state, row, unit)
+            yield f"state_{state}[then + {self._slot(row)} + {unit}] = {chosen(before)}"
         if name == cell.states[0][1]:
             line = f"(at * {cell.directions} + d) * {w.batch} + first + {row}"
-            yield f"out[({line}) * {w.hidden} + {unit}]"
+            yield f"out[({line}) * {w.hidden} + {unit}] = {chosen('T.float32(0)')}"
 
 
 def _under(head: str, lines: Iterable[str]) -> tuple[str, ...]:

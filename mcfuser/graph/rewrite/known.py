@@ -30,6 +30,8 @@ INTEGERS = frozenset({
 """Element types that no rounding touches."""
 MOVES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """The operators that give elements other positions and change none."""
+_ASSEMBLING = frozenset((*MOVES, "Concat", "Slice", "Split"))
+"""The operators by which exporters put weights together."""
 _DECISIVE = {"And": False, "Or": True}
 """The truth of one operand that is that of the result, whatever the other one is."""
 
@@ -44,6 +46,7 @@ class KnownValues:
     `floats` has, by the name of integers, the float32 value that has the same numbers.
     `unsigned` has, by the name of int8 numbers, the uint8 ones that are 128 more.
     `moves` has the nodes that dequantize numbers, or move elements, by the names of their results.
+    `assembled` has the names of what is put together from constants alone, of any size.
     `sequences` has the names of the tensors of which each sequence consists, `listed` is the
     number of these in all, and `counts` has how many names were made from a name.
     """
@@ -55,6 +58,7 @@ class KnownValues:
     floats: dict[str, str] = field(default_factory=dict)
     unsigned: dict[str, str] = field(default_factory=dict)
     moves: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    assembled: set[str] = field(default_factory=set)
     sequences: MutableMapping[str, Sequence[str]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     listed: int = 0
@@ -74,6 +78,10 @@ class KnownValues:
             return self.weights.get(name)
         array: OnnxArray = numpy_helper.to_array(self.constants[name])
         return array
+
+    def is_fixed(self, name: str) -> bool:
+        """Whether a value is a constant, or put together from constants alone."""
+        return name in self.constants or name in self.weights or name in self.assembled
 
     def add_constant(self, tensor: TensorProto) -> None:
         """Adds a constant under its name."""
@@ -109,6 +117,9 @@ class KnownValues:
             return
         if node.op_type in MOVES and not node.domain:
             self.moves[node.output[0]] = node
+        fixed = all(self.is_fixed(name) for name in node.input if name)
+        if fixed and node.op_type in _ASSEMBLING and not node.domain:
+            self.assembled.update(node.output)
         if any(self.shape(name) is None for name in node.output if name):
             self._infer(node)
         self._compute(node)

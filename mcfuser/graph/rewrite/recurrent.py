@@ -93,19 +93,19 @@ def rnn(body: NodeBody) -> list[str | None] | None:
 
 def _is_whole(body: NodeBody) -> bool:
     """Whether a node stays, and is one call for its whole sequence (graph.recurrence): it computes
-    in float32, all its weights are known, and all sequences have all steps. The batch may not come
-    first, which onnxruntime refuses when constants are folded."""
+    in float32, and all its weights are known. The batch may not come first, which onnxruntime
+    refuses when constants are folded."""
     if not body.recurrences or body.dtype(body.read(0)) != TensorProto.FLOAT:
         return False
     if body.attribute("layout", 0):
         return False
-    if any(body.has(i) and body.array(body.input(i)) is None for i in (1, 2, 3, 7)):
+    if not all(body.known.is_fixed(body.read(i)) for i in (1, 2, 3, 7) if body.has(i)):
         return False
     steps, batch, _ = body.shape(body.read(0), 3)
     directions, columns, _ = body.shape(body.read(2), 3)
     first, *others = _named(body, directions)
     alike = all(way == first for way in others)
-    return alike and _lasts(body, steps) and steps * batch * directions * columns < 1 << 31
+    return alike and steps * batch * directions * columns < 1 << 31
 
 
 def _same(body: NodeBody, x: str) -> str:
@@ -274,17 +274,13 @@ def _valid(body: NodeBody, steps: int, batch: int) -> list[str] | None:
     None where all sequences are known to have all steps.
     """
     name = body.input(4)
-    if name is None or _lasts(body, steps):
+    if name is None:
+        return None
+    lengths = body.array(name)
+    if lengths is not None and bool(np.all(np.asarray(lengths, np.int64) >= steps)):
         return None
     column = body.reshape(name, batch, 1)
     return [body.op("Less", body.const([[t]], TensorProto.INT32), column) for t in range(steps)]
-
-
-def _lasts(body: NodeBody, steps: int) -> bool:
-    """Whether all sequences are known to have all steps."""
-    lengths = body.array(body.input(4))
-    known = lengths is not None and bool(np.all(np.asarray(lengths, np.int64) >= steps))
-    return known or not body.has(4)
 
 
 def _lstm_cell(body: NodeBody, d: _Direction, given: str, state: State) -> State:

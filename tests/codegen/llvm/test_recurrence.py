@@ -62,6 +62,16 @@ def test_a_gru_may_reset_its_product(slots: str, tmp_path: Path) -> None:
     agrees("GRU", slots, given, weights, tmp_path, **way)
 
 
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+@pytest.mark.parametrize("known", [False, True])
+def test_sequences_may_be_shorter(kind: str, direction: str, known: bool, tmp_path: Path) -> None:
+    given, weights = arrays(kind, 1 + (direction == "bidirectional"), batch=3, hidden=9)
+    lengths = {"lengths": np.array([2, 5, 1], np.int32)}
+    given, weights = (given, weights | lengths) if known else (given | lengths, weights)
+    agrees(kind, f"{EVERY[kind]} lengths", given, weights, tmp_path, direction=direction)
+
+
 @pytest.mark.parametrize(
     ("kind", "names", "factors"),
     [
@@ -97,16 +107,21 @@ SECOND = RecurrentStage(
 )  # fmt: skip
 
 
-def cells(backward: tuple[bool, ...]) -> list[Recurrence]:
-    plain = Recurrence(("x",), ("scale",), (("h", "next"),), (PLAIN,), backward)
+def cells(backward: tuple[bool, ...], lengths: bool) -> list[Recurrence]:
+    plain = Recurrence(("x",), ("scale",), (("h", "next"),), (PLAIN,), backward, lengths)
     states = (("h", "next"), ("c", "next_c"))
-    return [plain, Recurrence(("x", "y"), (), states, (FIRST, SECOND), backward)]
+    return [plain, Recurrence(("x", "y"), (), states, (FIRST, SECOND), backward, lengths)]
 
 
 walks = st.builds(
     Walk,
-    st.sampled_from([(False,), (True,), (False, True)]).flatmap(
-        lambda backward: st.sampled_from(cells(backward))
+    st.sampled_from(
+        [
+            cell
+            for backward in ((False,), (True,), (False, True))
+            for lengths in (False, True)
+            for cell in cells(backward, lengths)
+        ]
     ),
     steps=st.integers(1, 4),
     batch=st.integers(1, 5),
@@ -122,7 +137,12 @@ def named(known: Arrays, r: Read) -> np.ndarray:
 
 
 def walked_over(
-    w: Walk, given: np.ndarray, square: np.ndarray, fixed: np.ndarray, first: np.ndarray
+    w: Walk,
+    given: np.ndarray,
+    square: np.ndarray,
+    fixed: np.ndarray,
+    lengths: np.ndarray,
+    first: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """What the steps show and the last states [states, directions, ..], by the definition."""
     cell, out = w.recurrence, np.zeros((w.steps, w.recurrence.directions, w.batch, w.hidden))
@@ -141,13 +161,14 @@ def walked_over(
                     begun += 1
                 for name, e in stage.values:
                     known[name] = value(e, partial(named, known), str)
+            there = (t < lengths)[:, None]
             for i, (_, after) in enumerate(cell.states):
-                last[i, d] = known[after]
-            out[t, d] = last[0, d]
+                last[i, d] = np.where(there, known[after], last[i, d])
+            out[t, d] = np.where(there, last[0, d], 0)
     return out, last
 
 
-@settings(max_examples=25)
+@settings(max_examples=30)
 @drawn(walks)
 def test_panels_and_blocks_cover_every_unit_of_every_row(w: Walk) -> None:
     cell, random = w.recurrence, np.random.default_rng(w.hidden)
@@ -160,13 +181,16 @@ def test_panels_and_blocks_cover_every_unit_of_every_row(w: Walk) -> None:
     square = numbers(cell.directions, w.hidden, cell.sums * w.hidden)
     fixed = numbers(cell.directions, len(cell.constants), w.hidden)
     first = numbers(len(cell.states), *form)
-    arguments = [given, packed(square, w), *([fixed] if cell.constants else []), *first]
+    lengths = random.integers(0, w.steps + 2, w.batch).astype(np.int32)
+    arguments = [given, packed(square, w), *([fixed] if cell.constants else [])]
+    arguments += [*([lengths] if cell.lengths else []), *first]
     results = [np.full((w.steps, *form), np.nan, np.float32)]
     results += [np.full(form, np.nan, np.float32) for _ in cell.states]
     tensors = [tvm.runtime.tensor(a) for a in (*arguments, *results)]
     function = prim_func(source(w)).with_attr("global_symbol", "main")
     tvm.compile(tvm.IRModule({"main": function}), target=cpu_target(HOST))["main"](*tensors)
     out, *last = (t.numpy() for t in tensors[len(arguments) :])
-    wanted = walked_over(w, given, square, fixed, first)
+    ends = lengths if cell.lengths else np.full(w.batch, w.steps)
+    wanted = walked_over(w, given, square, fixed, ends, first)
     np.testing.assert_allclose(out, wanted[0], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(np.stack(last), wanted[1], rtol=1e-4, atol=1e-4)
