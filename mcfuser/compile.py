@@ -202,7 +202,9 @@ def _loaded(
         computing = sum(map(flops, chains)) / peak
         return max(least(chains, device), computing) + STARTING * len(chains)
 
-    dynamic = load_buckets(model, shapes, limits, folder, most, predicted, narrow, boxes, integers)
+    dynamic = load_buckets(
+        model, shapes, limits, folder, most, predicted, narrow, boxes, integers, backend.recurrences
+    )
     return [b.loaded for b in dynamic.buckets], dynamic
 
 

@@ -23,10 +23,11 @@ from tests.support.nets import Net
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
-def dynamic(model: onnx.ModelProto, shapes: InputShapes) -> DynamicModel:
+def dynamic(model: onnx.ModelProto, shapes: InputShapes, recurrences: bool = False) -> DynamicModel:
     """A model whose inputs have these shapes."""
     checked = checked_model(model.SerializeToString(), DEFAULTS, None)
-    return DynamicModel(checked, runtime_shapes(checked.proto, shapes), DEFAULTS)
+    extents = runtime_shapes(checked.proto, shapes)
+    return DynamicModel(checked, extents, DEFAULTS, recurrences=recurrences)
 
 
 def whole_bucket(model: DynamicModel) -> PaddedModel:

@@ -33,6 +33,8 @@ class DynamicModel:
     limits: ModelLimits
     integers: bool = True
     """Integer weights stay integers (graph.load)."""
+    recurrences: bool = False
+    """Recurrent nodes stay where they can (graph.load)."""
     evaluations: Evaluations = field(default_factory=dict)
 
     def fixed(self, point: Point) -> OnnxModel:
@@ -45,7 +47,7 @@ class DynamicModel:
 
     def facts(self, point: Point) -> ShapeFacts:
         """What the model computes at a point before it runs. Raises ModelError."""
-        written = written_out(self.fixed(point), self.limits, self.integers)
+        written = written_out(self.fixed(point), self.limits, self.integers, self.recurrences)
         name_nodes(written.proto.graph)
         return shape_facts(written, self.evaluations, self.original)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 
@@ -14,7 +14,6 @@ from mcfuser.graph.dynamic.analysis import PaddedModel
 from mcfuser.graph.dynamic.axes import (
     Point,
     RuntimeExtent,
-    RuntimeShapes,
     runtime_shapes,
     tied,
 )
@@ -26,7 +25,6 @@ from mcfuser.graph.dynamic.slices import sliced_extent
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.load import Loaded, ModelPort, checked_model, imported, written_out
-from mcfuser.graph.weights import OnnxModel
 from mcfuser.graph.wire import ModelBytes
 
 
@@ -100,22 +98,24 @@ def load_buckets(
     narrow: str | None = None,
     boxes: Sequence[Box] | None = None,
     integers: bool = True,
+    recurrences: bool = False,
 ) -> LoadedBuckets:
     """The buckets of a model, `most` of them at most; `cost` predicts the seconds of a model. They
     are those of `boxes` where these are given.
 
     The products of a float32 model have operands of the type `narrow` where that is given, and
-    weights stay `integers` as in `load`.
+    weights stay `integers`, and nodes `recurrences`, as in `load`.
 
     Extents of several names and one range are one extent where the model cannot be computed
     otherwise. Raises ModelError as `load` does, and where an operator cannot be computed at
     run-time extents.
     """
     checked = checked_model(model, limits, folder)
-    dynamic, whole = _whole(checked, runtime_shapes(checked.proto, shapes), limits, integers)
+    ranges = runtime_shapes(checked.proto, shapes)
+    dynamic, whole = _whole(DynamicModel(checked, ranges, limits, integers, recurrences))
 
     def predicted(point: Point) -> float:
-        written = written_out(dynamic.fixed(point), limits, integers)
+        written = written_out(dynamic.fixed(point), limits, integers, recurrences)
         return cost(imported(written, limits, narrow, integers=integers))
 
     if boxes is None:
@@ -129,15 +129,13 @@ def load_buckets(
     return LoadedBuckets(dynamic, chosen, buckets, whole.results, sliced_extent(dynamic, whole))
 
 
-def _whole(
-    checked: OnnxModel, shapes: RuntimeShapes, limits: ModelLimits, integers: bool
-) -> tuple[DynamicModel, PaddedModel]:
+def _whole(dynamic: DynamicModel) -> tuple[DynamicModel, PaddedModel]:
     """The model over the whole of its ranges: what cannot be computed is said before time is spent.
 
     Where extents of one range are tied only because the model is refused otherwise, and it is then
     refused, too, the first refusal is raised.
     """
-    dynamic = DynamicModel(checked, shapes, limits, integers)
+    shapes = dynamic.shapes
     low = {e.name: e.low for e in shapes.extents}
     high = {e.name: e.high for e in shapes.extents}
     try:
@@ -147,7 +145,7 @@ def _whole(
         if len(fewer.extents) == len(shapes.extents):
             raise
         with suppress(ModelError):
-            return _whole(checked, fewer, limits, integers)
+            return _whole(replace(dynamic, shapes=fewer))
         raise refusal from None
 
 
