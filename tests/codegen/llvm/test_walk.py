@@ -27,7 +27,7 @@ def cell(sums: int, directions: int = 1) -> Recurrence:
     [
         (4, 1, 128, 16, 1),
         (3, 1, 128, 32, 1),
-        (1, 1, 256, 32, 1),
+        (1, 1, 256, 64, 1),
         (4, 8, 128, 8, 2),
         (4, 2, 64, 16, 1),
     ],
@@ -49,8 +49,9 @@ def test_cores_share_a_step_where_its_matrices_are_large_and_rows_are_few() -> N
     assert not walked(cell(4), 50, 1, 256, replace(TWO, units=1)).shares
 
 
-def test_wide_vectors_have_wide_panels() -> None:
-    assert walked(cell(4), 50, 1, 256, replace(TWO, bits=512)).lanes % 32 == 0
+def test_more_registers_hold_the_sums_of_more_rows() -> None:
+    few, many = (walked(cell(3), 50, 8, 256, replace(TWO, bits=bits)) for bits in (256, 512))
+    assert 3 * few.rows * few.lanes // 8 <= 14 < 3 * many.rows * many.lanes // 8 <= 24
 
 
 def test_the_last_block_begins_earlier_and_the_last_panel_has_zeros() -> None:
