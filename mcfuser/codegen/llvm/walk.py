@@ -22,9 +22,10 @@ COMPUTED = 30e9
 """Numbers of a matrix that a core multiplies in a second by a row, where many rows share them."""
 READ = 16e9, 10e9, 4e9
 """Numbers of a matrix that a core reads in a second: from its own cache, the last one, memory."""
-LANES = 8
-"""Lanes of the vectors that sums are in. LLVM halves longer ones, also where a CPU has AVX-512, whose
-registers are as many as 32 for these, too."""
+REGISTERS = 14
+"""Vectors that sums may fill: with more, LLVM spills, also where a CPU has 32 registers."""
+LANES = 64
+"""The most units of a panel."""
 FULL = 8
 """Sums that must be under way so that no product waits for the one before it."""
 
@@ -67,19 +68,19 @@ class Walk:
 def walked(found: Recurrence, steps: int, batch: int, hidden: int, device: Device) -> Walk:
     """How a recurrence is computed on a CPU: in panels and blocks whose sums fit the registers, and
     which give the core with the most blocks the least to do."""
-    registers = 24 if device.bits >= 512 else 14
+    width = device.bits // 32
     sums = max(len(stage.sums) for stage in found.stages)
     forms = [
-        Walk(found, steps, batch, hidden, LANES * wide, rows, False)
+        Walk(found, steps, batch, hidden, width * wide, rows, False)
         for wide in (1, 2, 4, 8)
-        for rows in range(1, min(batch, registers) + 1)
-        if sums * wide * rows <= max(registers, sums)
+        for rows in range(1, min(batch, REGISTERS) + 1)
+        if sums * wide * rows <= max(REGISTERS, sums) and width * wide <= LANES
     ]
 
     def cost(w: Walk) -> float:
         """What a core does for a unit, where a product counts as one, an element of the matrix as
         two, and one of the state as one and a half."""
-        wide = w.lanes // LANES
+        wide = w.lanes // width
         waits = max(1.0, FULL / (sums * wide * w.rows))
         each = (sums * (w.rows + 2) + 1.5 * w.rows / wide) * waits * w.padded / hidden
         return _most(w, device) * each
