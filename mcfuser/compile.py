@@ -17,10 +17,10 @@ import numpy as np
 from mcfuser.backend import Backend
 from mcfuser.backends import backend_of
 from mcfuser.build import DecidedModel, build_buckets
+from mcfuser.building import ModuleToBuild
 from mcfuser.chain import flops
 from mcfuser.compiled_report import compilation_report, products_of
 from mcfuser.decide import (
-    CHOICE,
     CHOOSING,
     ModelTuning,
     decide_all,
@@ -52,13 +52,6 @@ from mcfuser.tune.locked import LockedKernels
 from mcfuser.tune.progress import ChainPlace, Listener, Note, Progress, unheard
 from mcfuser.tune.tuned import Cache, RetuneCache, TuneOptions, Use
 from mcfuser.whole import WholeModules
-
-BUILDING = 1.5
-"""The time that building a module takes, as a multiple of the time that importing its model
-took."""
-BUILT = 1.0
-"""Seconds that building takes on an idle machine besides that, and what each chain takes
-(Backend.installing). Tuning leaves the sum of the three."""
 
 
 @dataclass(frozen=True)
@@ -139,12 +132,14 @@ def compile_model(
         if end is None:  # each bucket has the time of a model
             options = replace(options, timeout=options.timeout * len(loaded))
         distinct = len(places(matches))
-        left = math.inf if end is None else end - time.monotonic()
-        building = _building(took, worked, distinct, backend, left)
         wanted = begun + options.timeout if locked is None else math.inf
-        deadline = _tuned_by(wanted, end, building)
+        left = math.inf if end is None else end - time.monotonic()
+        module = ModuleToBuild(took, worked, distinct, backend, wanted, end, left)
+        building = module.seconds()
+        deadline = module.tuned_by(building)
         run = ModelTuning(device, cache, options, listener, worker, deadline, building)
         run.give_up = deadline + CHOOSING if end is not None else math.inf
+        run.module = module
         listener(Note(_found(matches, distinct, products_of(parted))))
         whole = WholeModules(partial(_drawn, model, shapes, limits, folder, options.seed))
         if locked is None:
@@ -159,7 +154,7 @@ def compile_model(
             decisions = resume(run, matches, decisions)
         else:
             decisions = _as_locked(run, locked, matches)
-        missing = None if device.name == HOST else worker.refused(deadline)
+        missing = None if device.name == HOST else worker.refused(run.deadline)
     decided = [
         DecidedModel(device, backend, one, part, decisions, missing)
         for one, part in zip(loaded, parted, strict=True)
@@ -167,14 +162,14 @@ def compile_model(
     if locked is None:
         cache.note(_uses(matches, decisions))
     tuned = time.monotonic()
-    listener(Progress("build", left=building))
-    module = whole.module(decided[0]) if dynamic is None else build_buckets(dynamic, decided)
+    listener(Progress("build", left=run.building))
+    library = whole.module(decided[0]) if dynamic is None else build_buckets(dynamic, decided)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = compilation_report(options, decided, matches, decisions, seconds, dynamic)
     report["in_place"] = dict(in_place)
     report["external"] = list(folder.files) if folder is not None else []
     listener(Progress("done", 1, 1, left=0.0))
-    return CompiledModel(module, report, decided[-1], dynamic)
+    return CompiledModel(library, report, decided[-1], dynamic)
 
 
 def _loaded(
@@ -232,28 +227,6 @@ def _price(
     if there is None:
         return partial(expected, device=device, options=options, backend=backend)
     return lambda chain: 0.0 if chain.key in there.chains else 1.0
-
-
-def _building(
-    took: float, worked: float, chains: int, backend: Backend, left: float = math.inf
-) -> float:
-    """The seconds that building a module of so many distinct `chains` is expected to take.
-
-    The import took `took` seconds, and `worked` seconds of processor time. On a busy machine, where
-    the first is larger, building is slower by the same factor. Where the time that is `left` is too
-    short for the model to choose a kernel for each chain and for these to be built, only as many
-    are counted as it is enough for: the others are left to TVM, and take next to none.
-    """
-    slower = max(1.0, took / max(worked, 1e-3))
-    module = BUILDING * took + (BUILT + backend.starting) * slower
-    most = max(0.0, left - module) / ((CHOICE + backend.installing) * slower)
-    return module + backend.installing * min(chains, most) * slower
-
-
-def _tuned_by(wanted: float, end: float | None, building: float) -> float:
-    """When tuning must end (time.monotonic), so that a module whose building takes `building`
-    seconds is there by `end`."""
-    return wanted if end is None else min(wanted, end - building)
 
 
 def _as_locked(

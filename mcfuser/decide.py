@@ -11,6 +11,7 @@ from functools import partial
 
 from mcfuser.backends import backend_of
 from mcfuser.build import DecidedModel
+from mcfuser.building import CHOICE, ModuleToBuild
 from mcfuser.chain import Chain, flops, nbytes
 from mcfuser.device import Device
 from mcfuser.errors import InputError
@@ -18,6 +19,7 @@ from mcfuser.graph.load import Loaded
 from mcfuser.graph.partition import Partition, partition
 from mcfuser.graph.price import Price
 from mcfuser.graph.selection import ChainMatch, places
+from mcfuser.measure.request import COMPILED
 from mcfuser.measure.rounds import MARGIN, Interleaved
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.cover import Cuts, Decision, decide, likely, most_pieces
@@ -37,8 +39,6 @@ builders it may be less (Builder.enough)."""
 SAVES = 0.1
 """The share of a chain's time that its fused kernel must be able to save to be tried where the time
 for searches is short."""
-CHOICE = 0.5
-"""Seconds in which the model chooses a kernel: 0.1 to 0.7 were measured."""
 AHEAD = 2
 """Chains of which kernels are built at a time where the model chooses them, at least."""
 BUILDERS = 4
@@ -74,6 +74,10 @@ class ModelTuning:
     share: float = 60.0
     """Seconds of one search, if all searches took the same time: what a kept kernel is judged
     by."""
+    module: ModuleToBuild | None = None
+    """The module that must be there at some time, if there is such a time."""
+    compiled: list[float] = field(default_factory=list)
+    """Seconds of a core that the kernels of chains took to compile, as far as that is known."""
 
     @property
     def measured(self) -> bool:
@@ -157,6 +161,19 @@ class ModelTuning:
         this = max(0.0, mean - (now - since))
         return min(most, this + mean * self.searches) + self.building
 
+    def learn(self, decision: Decision) -> None:
+        """Expects of building what the compiler took for the kernels that are known by now, and
+        leaves tuning the time that this is less."""
+        seconds = (t.conditions.get(COMPILED) for t in decision.kernels)
+        known = [s for s in seconds if s is not None]
+        if self.module is None or not known:
+            return
+        self.compiled.append(sum(known) / len(known) * len(decision.kernels))
+        building = self.module.seconds(self.compiled)
+        deadline = self.module.tuned_by(building)
+        self.give_up += deadline - self.deadline
+        self.deadline, self.building = deadline, building
+
     def predict(self, chain: Chain) -> float:
         """The seconds that the model predicts for a chain's best candidate; infinity where no time
         is left to choose by it."""
@@ -234,6 +251,7 @@ def decide_all(
         decisions[key] = decide(
             chain, run.device, run.tune, run.predict, partial(run.compare, chain), cuts
         )
+        run.learn(decisions[key])
         for words in decision_words(run.place, decisions[key]):
             run.listener(Note(words))
     return decisions

@@ -18,8 +18,6 @@ from fastapi.testclient import TestClient
 
 from mcfuser import compile as compiling
 from mcfuser import decide as deciding
-from mcfuser.backend import Backend
-from mcfuser.backends import backend_of
 from mcfuser.compile import CompiledModel, LockedBuild, compile_model
 from mcfuser.decide import CHOOSING
 from mcfuser.devices.catalogue import device_named
@@ -207,29 +205,6 @@ def test_with_no_time_at_all_everything_is_left_to_tvm(tmp_path: Path) -> None:
     assert all(not c["kernels"] and c["reason"].startswith("left to TVM: ") and
                "no time was left" in c["reason"] for c in artifact.report["chains"])  # fmt: skip
     assert disagreement(artifact.module, model, tmp_path) <= 1e-5
-
-
-def test_a_busy_machine_and_many_chains_leave_more_time_to_build() -> None:
-    """Seconds before the end at which tuning stops, by what the import took."""
-
-    cpu, gpu = backend_of(CPU), backend_of(device_named("h200"))
-
-    def left(took: float, worked: float, chains: int = 5, backend: Backend = cpu) -> float:
-        building = compiling._building(took, worked, chains, backend)
-        return 100.0 - compiling._tuned_by(1000.0, 100.0, building)
-
-    assert left(1.0, 1.0) < left(4.0, 4.0) < left(4.0, 1.0)
-    assert left(1.0, 1.0, 50) > 9.0, "EfficientNet-B0 has 50, and is built in 9 seconds"
-    started = left(4.0, 1.0, 0, gpu) - left(4.0, 1.0, 0)
-    assert started == 4 * gpu.starting > 0.0, "as many times slower as the import"
-    assert left(1.0, 1.0, 50, gpu) < left(1.0, 1.0, 50), "their kernels are there"
-    assert left(1.0, 1.0, 22, gpu) > 6.1, "what a network of bottlenecks was built in"
-    assert left(3.0, 3.0, 121) > 15.0, "DenseNet-121 has as many, and took so long"
-    busy = compiling._building(20.0, 10.0, 56, cpu, 40.0)
-    assert 32.0 < busy < 40.0, "a UNet's import takes a third of a minute: few of its chains' turn"
-    assert compiling._building(4.0, 4.0, 20, cpu, 50.0) == compiling._building(4.0, 4.0, 20, cpu)
-    assert compiling._tuned_by(60.0, None, 20.0) == 60.0, "without an end all is tuning's"
-    assert compiling._tuned_by(60.0, 1000.0, 20.0) == 60.0
 
 
 def test_a_number_that_is_known_only_at_run_time_is_read_by_a_kernel(tmp_path: Path) -> None:

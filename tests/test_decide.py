@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,9 @@ import pytest
 from mcfuser import compile as compiling
 from mcfuser import decide as deciding
 from mcfuser import whole
+from mcfuser.backends import backend_of
 from mcfuser.build import DecidedModel, build
+from mcfuser.building import ModuleToBuild
 from mcfuser.chain import Chain, flops, gemm, unfused_cut
 from mcfuser.compile import CompiledModel, compile_model
 from mcfuser.decide import ModelTuning
@@ -21,13 +24,15 @@ from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
 from mcfuser.graph.draw import Feeds
 from mcfuser.graph.partition import Partition
+from mcfuser.measure.request import COMPILED
 from mcfuser.measure.worker import Worker
-from mcfuser.tune.cover import Decision
+from mcfuser.tune.cover import Cover, Decision
 from mcfuser.tune.progress import Note, Progress, unheard
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
 from mcfuser.whole import WholeModules
 from tests.support.agreement import disagreement
 from tests.support.interpreted import Pickler
+from tests.support.kernels import tuned
 from tests.support.nets import Net
 from tests.support.paths import FIXTURES
 from tests.support.workers import Away, StandIn
@@ -168,6 +173,34 @@ def test_short_time_is_spent_on_what_weighs_most_and_the_model_chooses_the_rest(
     run.part = 1.0
     assert shared(20.0, 9) == [10.0], "half of the time, for what is all of the weight"
     assert shared(14.0, 20) == [4.5], "the rest is for choices"
+
+
+def test_what_building_will_not_take_is_time_for_tuning() -> None:
+    """Kernels that were measured tell how long theirs, and those of other chains, are compiled."""
+    now = time.monotonic()
+    module = ModuleToBuild(0.5, 0.5, 20, backend_of(CPU), now + 1000.0, now + 40.0, 40.0)
+    begun = module.tuned_by(module.seconds())
+    run = ModelTuning(
+        CPU, MemoryCache(), QUICK, unheard, StandIn(CPU), begun, module.seconds(), module=module
+    )
+    run.give_up = begun + deciding.CHOOSING
+    chain = gemm(1, 16, 16, 16, 16)
+
+    def decided(*seconds: float | None) -> Decision:
+        conditions = [{} if s is None else {COMPILED: s} for s in seconds]
+        kernels = tuple(replace(tuned(), conditions=c) for c in conditions)
+        cover = Cover((1,), (chain,) * len(kernels), kernels)
+        return Decision((1,), cover, (cover,), (), "measured")
+
+    run.learn(decided(None))
+    run.learn(Decision((1,), None, (), (), "left to TVM"))
+    assert (run.deadline, run.compiled) == (begun, []), "nobody knows"
+    run.learn(decided(0.1, None))
+    run.learn(decided(0.0, 0.2))
+    assert run.compiled == [0.2, 0.2]
+    assert run.building == module.seconds([0.2, 0.2]) < module.seconds() - 2
+    assert run.deadline == module.tuned_by(run.building) > begun + 2
+    assert run.give_up == pytest.approx(run.deadline + deciding.CHOOSING)
 
 
 def test_half_of_the_time_is_shared_by_what_chains_weigh(monkeypatch: pytest.MonkeyPatch) -> None:

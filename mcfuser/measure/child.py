@@ -24,7 +24,14 @@ from typing import Any, BinaryIO
 
 from mcfuser.measure.case import Case
 from mcfuser.measure.lease import lease
-from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest, at_extents, failure
+from mcfuser.measure.request import (
+    COMPILED,
+    KernelSequence,
+    Measured,
+    MeasureRequest,
+    at_extents,
+    failure,
+)
 from mcfuser.measure.rounds import quietest
 from mcfuser.measure.runner import Bound, Runner, Unusable
 from mcfuser.process.child import WAITS, WORKS
@@ -170,10 +177,12 @@ def _timed(
     except Exception as reason:
         return [runner.failed(reason) for _ in made]
     state = {**state, "in_turns": len(made)}
-    return [
-        Measured(statistics.median(quietest(times)), error, None, tuple(times), state)
-        for (_, error), times in zip(made, rounds, strict=True)
-    ]
+    found = []
+    for (bound, error), times in zip(made, rounds, strict=True):
+        own = {COMPILED: round(bound.compiled, 3)} if bound.compiled is not None else {}
+        seconds = statistics.median(quietest(times))
+        found.append(Measured(seconds, error, None, tuple(times), {**state, **own}))
+    return found
 
 
 def main() -> None:

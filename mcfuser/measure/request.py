@@ -14,6 +14,10 @@ KernelSequence = Sequence[Kernel]
 a program, as the process that measures calls it."""
 
 
+COMPILED = "compiled"
+"""The condition that has the seconds of a core in which a program's kernels were compiled."""
+
+
 @dataclass(frozen=True)
 class Inputs:
     """The inputs that programs are checked on, and the error that is allowed.

@@ -31,6 +31,9 @@ class Bound:
     outputs: Callable[[], Mapping[str, Array]]
     launches: Any = None
     """What the back end times in place of `run`, if anything."""
+    compiled: float | None = None
+    """Seconds of a core in which its kernels were compiled, if a module's kernels are compiled so,
+    too."""
 
 
 class Runner(Protocol):

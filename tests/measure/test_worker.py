@@ -21,7 +21,7 @@ from mcfuser.codegen.tensorir import generate, to_record
 from mcfuser.devices.catalogue import device_named
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.measure.lease import lease
-from mcfuser.measure.request import Measured
+from mcfuser.measure.request import COMPILED, Measured
 from mcfuser.measure.worker import Worker
 from mcfuser.space.expression import bind, loop_axes, tilings
 from mcfuser.space.plan import Plan
@@ -65,6 +65,7 @@ def test_each_failure_costs_itself_alone(worker: Worker) -> None:
     for ok in (found[0], found[4]):
         assert ok.error is not None and ok.error < 1e-5
         assert ok.seconds is not None and 0 < ok.seconds < 1
+        assert 0 < ok.conditions[COMPILED] < 60
 
 
 def test_a_function_is_compiled_once_however_often_it_is_asked_about(
@@ -79,9 +80,10 @@ def test_a_function_is_compiled_once_however_often_it_is_asked_about(
     monkeypatch.setattr(runner, "compile_function", counted)
     device = runner.open_device("cpu")
     other = altered("T.float32(0.36067376022224085)", "T.float32(0.37)")
-    calls = [device.build(program)[0].call for program in ([kernel()], other, [kernel()])]
+    built = [device.build(program)[0] for program in ([kernel()], other, [kernel()])]
     assert asked == [kernel().source, other[0].source]
-    assert calls[0] is calls[2] is not calls[1]
+    assert built[0].call is built[2].call is not built[1].call
+    assert built[0].seconds == built[2].seconds > 0, "it is told, too, how long that took"
 
 
 @pytest.mark.skipif(

@@ -52,6 +52,8 @@ class Built:
     kernel: Kernel
     source: TensorirSource
     call: Callable[..., None]
+    seconds: float
+    """Seconds of a core in which it was compiled."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,11 @@ class CpuRunner:
 
     resource: str = "cpu"
     builds: bool = True
-    compiled: Callable[[str, str], Callable[..., None]] = field(
-        default_factory=lambda: lru_cache(KEPT)(compile_function), repr=False, compare=False
+    compiled: Callable[[str, str], tuple[Callable[..., None], float]] = field(
+        default_factory=lambda: lru_cache(KEPT)(_compiled), repr=False, compare=False
     )
-    """The functions by their text and name. Finalists, and the covers of a chain, are asked about
-    again with other inputs."""
+    """The functions by their text and name, and how long the compiler took. Finalists, and the
+    covers of a chain, are asked about again with other inputs."""
 
     def attend(self, case: Case) -> None:
         """A CPU has the inputs where they were made."""
@@ -73,7 +75,7 @@ class CpuRunner:
         found = []
         for kernel in program:
             source = read(kernel)
-            found.append(Built(kernel, source, self.compiled(source.text, source.name)))
+            found.append(Built(kernel, source, *self.compiled(source.text, source.name)))
         return found
 
     def bind(self, built: Sequence[Built], case: Case) -> Bound:
@@ -87,7 +89,7 @@ class CpuRunner:
         def outputs() -> Mapping[str, Array]:
             return {n: _flat(tensors[n]) for n in case.chain.outputs}
 
-        return Bound(run, outputs)
+        return Bound(run, outputs, compiled=sum(b.seconds for b in built))
 
     def timed(
         self, programs: Sequence[Bound], request: MeasureRequest
@@ -118,6 +120,12 @@ class CpuRunner:
 def open_device(name: str) -> CpuRunner:
     """The CPU is always there."""
     return CpuRunner()
+
+
+def _compiled(text: str, name: str) -> tuple[Callable[..., None], float]:
+    begun = time.thread_time()
+    function = compile_function(text, name)
+    return function, time.thread_time() - begun
 
 
 def read(kernel: Kernel) -> TensorirSource:
