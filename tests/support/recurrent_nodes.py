@@ -15,6 +15,20 @@ EVERY = {"LSTM": "X W R B h c P", "GRU": "X W R B h", "RNN": "X W R B h"}
 """The inputs of each kind but the lengths of sequences."""
 SLOTS = ("X", "W", "R", "B", "lengths", "h", "c", "P")
 
+FUNCTIONS: list[tuple[str, list[str], dict[str, object]]] = [
+    ("LSTM", ["HardSigmoid", "Relu", "Softsign"], {}),
+    ("LSTM", ["Sigmoid", "Tanh", "Relu"], {"clip": 0.5}),
+    ("LSTM", ["Sigmoid", "Tanh", "Tanh"], {"input_forget": 1}),
+    ("GRU", ["HardSigmoid", "LeakyRelu"],
+     {"activation_alpha": [0.3, 0.1], "activation_beta": [0.4]}),
+    ("GRU", ["Sigmoid", "Tanh"], {"clip": 0.4}),
+    ("RNN", ["Softplus"], {}),
+    ("RNN", ["Elu"], {"activation_alpha": [0.5]}),
+    ("RNN", ["ThresholdedRelu"], {"activation_alpha": [0.2]}),
+    ("RNN", ["Tanh"], {"clip": 0.3}),
+]  # fmt: skip
+"""Kinds of nodes, the functions of their gates, and the attributes beside these."""
+
 
 def arrays(
     kind: str, directions: int = 1, batch: int = 2, steps: int = 5, layout: int = 0,

@@ -25,7 +25,7 @@ from mcfuser.space.reference import value
 from tests.support.host import HOST
 from tests.support.lifted import computed
 from tests.support.one_node import expected
-from tests.support.recurrent_nodes import EVERY, GATES, arrays, recurrent_model
+from tests.support.recurrent_nodes import EVERY, FUNCTIONS, GATES, arrays, recurrent_model
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -72,20 +72,7 @@ def test_sequences_may_be_shorter(kind: str, direction: str, known: bool, tmp_pa
     agrees(kind, f"{EVERY[kind]} lengths", given, weights, tmp_path, direction=direction)
 
 
-@pytest.mark.parametrize(
-    ("kind", "names", "factors"),
-    [
-        ("LSTM", ["HardSigmoid", "Relu", "Softsign"], {}),
-        ("LSTM", ["Sigmoid", "Tanh", "Relu"], {"clip": 0.5}),
-        ("LSTM", ["Sigmoid", "Tanh", "Tanh"], {"input_forget": 1}),
-        ("GRU", ["HardSigmoid", "LeakyRelu"],
-         {"activation_alpha": [0.3, 0.1], "activation_beta": [0.4]}),
-        ("GRU", ["Sigmoid", "Tanh"], {"clip": 0.4}),
-        ("RNN", ["Softplus"], {}),
-        ("RNN", ["Elu"], {"activation_alpha": [0.5]}),
-        ("RNN", ["ThresholdedRelu"], {"activation_alpha": [0.2]}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "names", "factors"), FUNCTIONS)
 def test_activations_and_clipping(
     kind: str, names: list[str], factors: dict[str, object], tmp_path: Path
 ) -> None:

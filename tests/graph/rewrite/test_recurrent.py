@@ -14,7 +14,7 @@ from mcfuser.graph.load import load
 from mcfuser.graph.partition import partition
 from mcfuser.graph.rewrite.apply import rewrite
 from tests.support.one_node import agree, one_node, run
-from tests.support.recurrent_nodes import EVERY, GATES, SLOTS, arrays, recurrent_model
+from tests.support.recurrent_nodes import EVERY, FUNCTIONS, GATES, SLOTS, arrays, recurrent_model
 
 
 def checked(
@@ -88,21 +88,7 @@ def test_sequences_may_be_shorter(kind: str, direction: str) -> None:
     assert "Where" not in checked(kind, slots, given, weights | whole, direction=direction)
 
 
-@pytest.mark.parametrize(
-    ("kind", "names", "factors"),
-    [
-        ("LSTM", ["HardSigmoid", "Relu", "Softsign"], {}),
-        ("LSTM", ["Sigmoid", "Tanh", "Relu"], {"clip": 0.5}),
-        ("LSTM", ["Sigmoid", "Tanh", "Tanh"], {"input_forget": 1}),
-        ("GRU", ["HardSigmoid", "LeakyRelu"],
-         {"activation_alpha": [0.3, 0.1], "activation_beta": [0.4]}),
-        ("GRU", ["Sigmoid", "Tanh"], {"clip": 0.4}),
-        ("RNN", ["Softplus"], {}),
-        ("RNN", ["Elu"], {"activation_alpha": [0.5]}),
-        ("RNN", ["ThresholdedRelu"], {"activation_alpha": [0.2]}),
-        ("RNN", ["Tanh"], {"clip": 0.3}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "names", "factors"), FUNCTIONS)
 def test_activations_and_clipping(kind: str, names: list[str], factors: dict[str, object]) -> None:
     given, weights = arrays(kind)
     slots = EVERY[kind].removesuffix(" P") if "input_forget" in factors else EVERY[kind]
