@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from mcfuser.expr import Expr, parse, reads, text
 
-SYMBOL = "mcfuser.recurrence"
-"""What a module calls for a recurrence until it has code for it; its text follows a colon."""
+_SYMBOL = "mcfuser.recurrence"
 UNIT = "j"
 """The axis of the units of a state, over which no expression reaches."""
 
@@ -75,9 +74,10 @@ class Recurrence:
         return tuple(found)
 
 
-def recurrence_text(recurrence: Recurrence) -> str:
-    """A recurrence as text, which `parsed_recurrence` reads."""
-    return json.dumps({
+def recurrence_symbol(recurrence: Recurrence) -> str:
+    """The name of what a module calls for a recurrence until it has code for it, which says what it
+    is."""
+    document = {
         "given": recurrence.given,
         "constants": recurrence.constants,
         "states": recurrence.states,
@@ -91,12 +91,18 @@ def recurrence_text(recurrence: Recurrence) -> str:
         ],
         "backward": recurrence.backward,
         "lengths": recurrence.lengths,
-    })  # fmt: skip
+    }
+    return f"{_SYMBOL}:{json.dumps(document)}"
 
 
-def parsed_recurrence(source: str) -> Recurrence:
-    """The recurrence of a text that `recurrence_text` has written."""
-    found = json.loads(source)
+def is_recurrence(symbol: str) -> bool:
+    """Whether a name is that of a recurrence."""
+    return symbol.startswith(f"{_SYMBOL}:")
+
+
+def recurrence_of(symbol: str) -> Recurrence:
+    """The recurrence that has a name."""
+    found = json.loads(symbol.removeprefix(f"{_SYMBOL}:"))
     stages = tuple(
         RecurrentStage(
             stage["operand"],

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import ir, relax, tirx
 
+from mcfuser.chain.recurrence import is_recurrence
 from mcfuser.expr import NARROW
 from mcfuser.graph.scalar import ELEMENTWISE
 from mcfuser.graph.tensors import array_over
@@ -32,6 +33,8 @@ MANY = 8
 """Slices of one value that are alike from which on each is copied: one kernel takes them all."""
 SMALL = 1 << 12
 """Elements of such a slice at most: a CPU copies them in about a microsecond."""
+RECURRENCE = "recurrence"
+"""The operator of a value that a call for a whole sequence computes (graph.recurrence)."""
 _LITERALS = (ir.Constant, relax.ShapeExpr)
 _UNNAMED = re.compile(r"(lv|gv)\d*(_\d+)?")
 _KINDS: Mapping[str, ValueKind] = {
@@ -150,6 +153,9 @@ class Dataflow:
         """The name of the operator that computes a value, for messages."""
         value = self.values.get(v)
         if isinstance(value, relax.Call) and isinstance(value.op, ir.Op):
+            called = value.args[0] if value.args else None
+            if isinstance(called, relax.ExternFunc) and is_recurrence(called.global_symbol):
+                return RECURRENCE
             return str(value.op.name).removeprefix("relax.")
         return "tuple" if isinstance(value, relax.Tuple) else type(value).__name__
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tvm import relax
 
-from mcfuser.graph.dataflow import FLOATS, Dataflow, dtype, extents
+from mcfuser.graph.dataflow import FLOATS, RECURRENCE, Dataflow, dtype, extents
 from mcfuser.graph.selection import Selection
 
 NOT_COMPUTED = "not computed: the regions that need it read what it is made from"
@@ -32,6 +32,8 @@ def _reason(chosen: Selection, v: relax.Var, obstacle: str | None) -> str:
 
 def _never(flow: Dataflow, v: relax.Var) -> str | None:
     """Why a value can be in no chain, whatever is around it."""
+    if flow.operator(v) == RECURRENCE:
+        return "it is a loop over a sequence, with code of its own"
     if isinstance(v.ty, relax.TupleType):
         return f"{flow.operator(v)} has several results, and a chain's operator has one"
     if extents(v) is None:

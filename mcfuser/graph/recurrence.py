@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from mcfuser.chain.recurrence import SYMBOL, UNIT, Recurrence, RecurrentStage, recurrence_text
+from mcfuser.chain.recurrence import UNIT, Recurrence, RecurrentStage, recurrence_symbol
 from mcfuser.expr import Expr, parse
 from mcfuser.graph.dataflow import array, dtype, shape
 
@@ -156,7 +156,7 @@ def called(builder: relax.BlockBuilder, node: RecurrentNode) -> relax.Expr:
     form = directions, batch, hidden
     every = [(steps, *form), *[form] * len(cell.states)]
     types = [relax.TensorType(shape, dtype(x)) for shape in every]
-    function = relax.ExternFunc(f"{SYMBOL}:{recurrence_text(cell)}")
+    function = relax.ExternFunc(recurrence_symbol(cell))
     made = builder.emit(relax.op.call_dps_packed(function, relax.Tuple(arguments), types))
     return relax.Tuple([builder.emit(relax.TupleGetItem(made, i)) for i in range(len(types))])
 

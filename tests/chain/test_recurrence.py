@@ -5,8 +5,9 @@ from __future__ import annotations
 from mcfuser.chain.recurrence import (
     Recurrence,
     RecurrentStage,
-    parsed_recurrence,
-    recurrence_text,
+    is_recurrence,
+    recurrence_of,
+    recurrence_symbol,
 )
 from mcfuser.expr import parse
 
@@ -30,8 +31,10 @@ def of(
 def test_a_recurrence_is_read_as_it_was_written() -> None:
     for backward in ((False,), (True,), (False, True)):
         written = of(RESET, LAST, backward=backward, lengths=len(backward) > 1)
-        assert parsed_recurrence(recurrence_text(written)) == written
+        symbol = recurrence_symbol(written)
+        assert is_recurrence(symbol) and recurrence_of(symbol) == written
         assert written.directions == len(backward)
+    assert not is_recurrence("tvm.contrib.sort")
 
 
 def test_what_later_stages_multiply_or_read_is_kept() -> None:

@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 from tvm import relax
 
-from mcfuser.chain.recurrence import SYMBOL, Recurrence, parsed_recurrence
+from mcfuser.chain.recurrence import Recurrence, is_recurrence, recurrence_of
 from mcfuser.errors import ModelError
 from mcfuser.graph.load import Loaded, load
 from mcfuser.graph.partition import partition
@@ -22,16 +22,15 @@ def loaded(model: onnx.ModelProto, recurrences: bool = True) -> Loaded:
 
 def calls(found: Loaded) -> list[Recurrence]:
     """The recurrences that a module calls."""
-    texts = []
+    names = []
 
     def visit(e: relax.Expr) -> None:
         if isinstance(e, relax.ExternFunc):
-            name, _, text = str(e.global_symbol).partition(":")
-            assert name == SYMBOL
-            texts.append(text)
+            names.append(str(e.global_symbol))
 
     relax.analysis.post_order_visit(found.module["main"], visit)
-    return [parsed_recurrence(text) for text in texts]
+    assert all(map(is_recurrence, names))
+    return [recurrence_of(name) for name in names]
 
 
 @pytest.mark.parametrize("kind", GATES)
@@ -47,7 +46,9 @@ def test_a_node_is_one_product_and_one_call(
     found = loaded(model)
     (call,) = calls(found)
     assert call.backward == backward and call.sums == GATES[kind]
-    assert len(partition(found.module, 1e12, 1e10).products) == 1
+    parted = partition(found.module, 1e12, 1e10)
+    assert len(parted.products) == 1
+    assert "it is a loop over a sequence, with code of its own" in parted.left.values()
     assert not calls(loaded(model, recurrences=False))
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from mcfuser.chain.recurrence import SYMBOL, Recurrence, RecurrentStage, parsed_recurrence
+from mcfuser.chain.recurrence import Recurrence, RecurrentStage, is_recurrence, recurrence_of
 from mcfuser.codegen.llvm.walk import Walk, packed, walked
 from mcfuser.codegen.llvm.written import called, function_text
 from mcfuser.codegen.shapes import fixed
@@ -54,10 +54,9 @@ class _Recurrences(relax.PyExprMutator):  # type: ignore[misc]
         call = self.visit_expr_post_order(call)
         what = call.args[0] if call.args else None
         name = str(what.global_symbol) if isinstance(what, relax.ExternFunc) else ""
-        if not name.startswith(f"{SYMBOL}:"):
+        if not is_recurrence(name):
             return call
-        found = parsed_recurrence(name.partition(":")[2])
-        return recurrence(self.builder_, call, found, self.device)
+        return recurrence(self.builder_, call, recurrence_of(name), self.device)
 
 
 def recurrence(
