@@ -137,9 +137,10 @@ def compile_model(
         module = ModuleToBuild(took, worked, distinct, backend, wanted, end, left)
         building = module.seconds()
         deadline = module.tuned_by(building)
-        run = ModelTuning(device, cache, options, listener, worker, deadline, building)
+        run = ModelTuning(
+            device, cache, options, listener, worker, deadline, building, module=module
+        )
         run.give_up = deadline + CHOOSING if end is not None else math.inf
-        run.module = module
         listener(Note(_found(matches, distinct, products_of(parted))))
         whole = WholeModules(partial(_drawn, model, shapes, limits, folder, options.seed))
         if locked is None:

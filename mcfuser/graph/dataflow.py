@@ -153,10 +153,9 @@ class Dataflow:
         """The name of the operator that computes a value, for messages."""
         value = self.values.get(v)
         if isinstance(value, relax.Call) and isinstance(value.op, ir.Op):
-            called = value.args[0] if value.args else None
-            if isinstance(called, relax.ExternFunc) and is_recurrence(called.global_symbol):
-                return RECURRENCE
-            return str(value.op.name).removeprefix("relax.")
+            name = str(value.op.name).removeprefix("relax.")
+            called = name == "call_dps_packed" and is_recurrence(value.args[0].global_symbol)
+            return RECURRENCE if called else name
         return "tuple" if isinstance(value, relax.Tuple) else type(value).__name__
 
 

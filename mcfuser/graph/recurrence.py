@@ -25,6 +25,13 @@ ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """The functions of a step's gates, where a node names no others."""
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
+"""The kinds of recurrent nodes, with the products of a step."""
+WEIGHTS, LENGTHS = (1, 2, 3, 7), 4
+"""The positions of the inputs that are weights, and of the one that has the sequences' lengths."""
+BACKWARD: Mapping[str, tuple[bool, ...]] = {
+    "forward": (False,), "reverse": (True,), "bidirectional": (False, True),
+}  # fmt: skip
+"""For each direction that a node names, whether its walks begin at the sequence's end."""
 FACTORS: Mapping[str, Mapping[str, float]] = {
     "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
     "LeakyRelu": {"alpha": 0.01},
@@ -88,12 +95,6 @@ class RecurrentNode:
         """A GRU whose reset gate multiplies the product with the state, and not the state."""
         return self.kind == "GRU" and bool(self.attribute("linear_before_reset", 0))
 
-    @property
-    def backward(self) -> tuple[bool, ...]:
-        """For each direction, whether it begins at the sequence's end."""
-        ways = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-        return ways[self.attribute("direction", "forward")]
-
 
 def activations(
     kind: str, names: Sequence[str], alphas: Sequence[float], betas: Sequence[float], count: int
@@ -112,6 +113,11 @@ def activations(
         }
         made.append(GateFunction(name, factors))
     return [made[d * len(defaults) :][: len(defaults)] for d in range(count)]
+
+
+def all_last(lengths: _Weights | None, steps: int) -> bool:
+    """Whether sequences of these lengths, None where they are not known, have all steps."""
+    return lengths is not None and bool(np.all(np.asarray(lengths, np.int64) >= steps))
 
 
 def converter(kind: str) -> Callable[..., relax.Expr]:
@@ -149,13 +155,11 @@ def called(builder: relax.BlockBuilder, node: RecurrentNode) -> relax.Expr:
         arguments.append(relax.const(constants))
     if lengths is not None:
         arguments.append(lengths)
-    for at in range(len(cell.states)):
-        initial = node.input(5 + at)
-        zeros = np.zeros((directions, batch, hidden), np.float32)
-        arguments.append(relax.const(zeros) if initial is None else initial)
     form = directions, batch, hidden
-    every = [(steps, *form), *[form] * len(cell.states)]
-    types = [relax.TensorType(shape, dtype(x)) for shape in every]
+    firsts = [node.input(5 + i) for i in range(len(cell.states))]
+    zeros = relax.const(np.zeros(form, np.float32))
+    arguments += [zeros if first is None else first for first in firsts]
+    types = [relax.TensorType(e, dtype(x)) for e in ((steps, *form), *[form] * len(firsts))]
     function = relax.ExternFunc(recurrence_symbol(cell))
     made = builder.emit(relax.op.call_dps_packed(function, relax.Tuple(arguments), types))
     return relax.Tuple([builder.emit(relax.TupleGetItem(made, i)) for i in range(len(types))])
@@ -164,9 +168,8 @@ def called(builder: relax.BlockBuilder, node: RecurrentNode) -> relax.Expr:
 def _lengths(node: RecurrentNode, steps: int) -> Any:
     """The lengths of the sequences, [batch] of int32; None where all are known to have all
     steps."""
-    given = node.input(4)
-    known = None if given is None else array(given)
-    return None if known is not None and int(np.min(known)) >= steps else given
+    given = node.input(LENGTHS)
+    return None if given is None or all_last(array(given), steps) else given
 
 
 def _biases(
@@ -190,7 +193,7 @@ def _biases(
 
 def _cell(node: RecurrentNode) -> Recurrence:
     """What a step does. Raises ValueError where the directions differ in it."""
-    backward = node.backward
+    backward = BACKWARD[node.attribute("direction", "forward")]
     names = [n.decode() for n in node.attribute("activations", ())]
     alphas, betas = (node.attribute(f"activation_{k}", ()) for k in ("alpha", "beta"))
     ways = [way for way, _ in groupby(activations(node.kind, names, alphas, betas, len(backward)))]

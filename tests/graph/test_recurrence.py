@@ -100,6 +100,12 @@ def test_narrow_types_and_directions_that_differ_are_unrolled() -> None:
     assert unrolled(recurrent_model("RNN", "X W R", *narrow, direction="bidirectional")[0])
 
 
+def test_a_node_whose_weights_have_other_directions_is_unrolled() -> None:
+    for direction, directions in (("forward", 2), ("bidirectional", 1)):
+        given, weights = arrays("GRU", directions)
+        assert unrolled(recurrent_model("GRU", "X W R", given, weights, direction=direction)[0])
+
+
 def test_a_node_with_the_batch_first_is_unrolled() -> None:
     given, weights = arrays("LSTM", layout=1)
     assert unrolled(recurrent_model("LSTM", EVERY["LSTM"], given, weights, layout=1)[0])

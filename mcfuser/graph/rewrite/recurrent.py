@@ -14,7 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from mcfuser.graph.recurrence import GATES, GateFunction, activations
+from mcfuser.graph.recurrence import (
+    BACKWARD,
+    GATES,
+    LENGTHS,
+    WEIGHTS,
+    GateFunction,
+    activations,
+    all_last,
+)
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.rewrite.quantized import requantized
 
@@ -93,16 +101,18 @@ def rnn(body: NodeBody) -> list[str | None] | None:
 
 def _is_whole(body: NodeBody) -> bool:
     """Whether a node stays, and is one call for its whole sequence (graph.recurrence): it computes
-    in float32, and all its weights are known. The batch may not come first, which onnxruntime
-    refuses when constants are folded."""
+    in float32, has the directions that it names, and all its weights are known. The batch may not
+    come first, which onnxruntime refuses when constants are folded."""
     if not body.recurrences or body.dtype(body.read(0)) != TensorProto.FLOAT:
         return False
     if body.attribute("layout", 0):
         return False
-    if not all(body.known.is_fixed(body.read(i)) for i in (1, 2, 3, 7) if body.has(i)):
+    if not all(body.known.is_fixed(body.read(i)) for i in WEIGHTS if body.has(i)):
         return False
     steps, batch, _ = body.shape(body.read(0), 3)
     directions, columns, _ = body.shape(body.read(2), 3)
+    if len(BACKWARD.get(body.attribute("direction", "forward"), ())) != directions:
+        return False
     first, *others = _named(body, directions)
     alike = all(way == first for way in others)
     return alike and steps * batch * directions * columns < 1 << 31
@@ -273,11 +283,10 @@ def _valid(body: NodeBody, steps: int, batch: int) -> list[str] | None:
 
     None where all sequences are known to have all steps.
     """
-    name = body.input(4)
+    name = body.input(LENGTHS)
     if name is None:
         return None
-    lengths = body.array(name)
-    if lengths is not None and bool(np.all(np.asarray(lengths, np.int64) >= steps)):
+    if all_last(body.array(name), steps):
         return None
     column = body.reshape(name, batch, 1)
     return [body.op("Less", body.const([[t]], TensorProto.INT32), column) for t in range(steps)]

@@ -6,9 +6,7 @@ from onnx import TensorProto
 
 from mcfuser.graph.dynamic.layout import Operand, is_dynamic, plain, zeroed
 from mcfuser.graph.dynamic.node import PaddedNode, only
-
-RECURRENT = ("GRU", "LSTM", "RNN")
-_LENGTHS = 4
+from mcfuser.graph.recurrence import LENGTHS, WEIGHTS
 
 
 def recurrence(n: PaddedNode) -> list[Operand]:
@@ -18,11 +16,11 @@ def recurrence(n: PaddedNode) -> list[Operand]:
     n.static(x, (2,), "which products sum over")
     others = {i: n.operand(i) for i in range(1, len(n.node.input)) if n.has(i)}
     for i, weights in others.items():
-        if i in (1, 2, 3, 7):
+        if i in WEIGHTS:
             n.static(weights, range(len(weights.layout)), "of its weights")
     names = {i: operand.name for i, operand in others.items()}
     if is_dynamic(x.layout[0]):
-        names[_LENGTHS] = _lengths(n, x, names.get(_LENGTHS))
+        names[LENGTHS] = _lengths(n, x, names.get(LENGTHS))
     count = max((len(n.node.input) - 1, *names))
     made = n.write([x.name, *(names.get(i, "") for i in range(1, count + 1))])
     steps, batch = zeroed(x.layout[0]), plain(x.layout[1])

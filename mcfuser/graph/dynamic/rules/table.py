@@ -8,7 +8,8 @@ from mcfuser.graph.dynamic.layout import Operand, plain
 from mcfuser.graph.dynamic.node import PaddedNode
 from mcfuser.graph.dynamic.rules import movement, products, reductions, views, windows
 from mcfuser.graph.dynamic.rules.elementwise import ELEMENTWISE, elementwise
-from mcfuser.graph.dynamic.rules.recurrent import RECURRENT, recurrence
+from mcfuser.graph.dynamic.rules.recurrent import recurrence
+from mcfuser.graph.recurrence import GATES
 
 PaddingRule = Callable[[PaddedNode], list[Operand]]
 """Writes a node into a bucket's graph, with masks where its padded positions would reach others,
@@ -17,7 +18,7 @@ and gives its results. Raises ModelError where the node cannot be computed at ru
 RULES: Mapping[str, PaddingRule] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
     **dict.fromkeys(reductions.FILLS, reductions.reduction),
-    **dict.fromkeys(RECURRENT, recurrence),
+    **dict.fromkeys(GATES, recurrence),
     "ArgMax": reductions.extremum_place,
     "ArgMin": reductions.extremum_place,
     "AveragePool": windows.pooling,
