@@ -16,6 +16,7 @@ from mmap import mmap
 from typing import Any, Protocol
 
 from mcfuser.chain import Chain, from_json, to_json
+from mcfuser.chain.recurrence import RecurrenceLimits
 from mcfuser.device import Device
 from mcfuser.space.knobs import Columns, KnobSettings
 from mcfuser.space.plan import Floats, Ints, Plan
@@ -165,7 +166,6 @@ class Backend(Protocol):
     kernels of a chain take at most about `installing` seconds to become part of a module. With
     `lines`, tiles along a picture's positions may be any pairs of its lines (space.prune). Weights
     that are `integers` stay so in the module; else they become floats when a model is compiled.
-    With `recurrences`, a module has loops over sequences; else their steps are written out.
     """
 
     kind: str
@@ -183,7 +183,6 @@ class Backend(Protocol):
     memory: int | None
     lines: bool
     integers: bool
-    recurrences: bool
 
     def __hash__(self) -> int: ...
 
@@ -205,6 +204,10 @@ class Backend(Protocol):
     def channels_last(self, device: Device) -> bool:
         """Whether kernels are fastest where the pictures that convolutions read and write are
         stored with their channels last (mcfuser.graph.layout)."""
+        ...
+
+    def recurrences(self, device: Device) -> RecurrenceLimits:
+        """The recurrences that are loops in a module; the steps of others are written out."""
         ...
 
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:

@@ -188,7 +188,7 @@ def _loaded(
     backend = backend_of(device)
     integers = backend.integers
     if not ranged(shapes):
-        extents, recurrences = highest(shapes), backend.recurrences
+        extents, recurrences = highest(shapes), backend.recurrences(device)
         whole = load(model, extents, limits, folder, narrow, in_place, integers, recurrences)
         return [whole], None
 
@@ -199,7 +199,16 @@ def _loaded(
         return max(least(chains, device), computing) + STARTING * len(chains)
 
     dynamic = load_buckets(
-        model, shapes, limits, folder, most, predicted, narrow, boxes, integers, backend.recurrences
+        model,
+        shapes,
+        limits,
+        folder,
+        most,
+        predicted,
+        narrow,
+        boxes,
+        integers,
+        backend.recurrences(device),
     )
     return [b.loaded for b in dynamic.buckets], dynamic
 

@@ -110,7 +110,7 @@ def explain(
     backend = backend_of(device)
     loaded = load(
         model, shapes, limits, folder, narrow, integers=backend.integers,
-        recurrences=backend.recurrences,
+        recurrences=backend.recurrences(device),
     )  # fmt: skip
     price = partial(expected, device=device, options=TuneOptions(), backend=backend)
     parted = partition_for(loaded, device, price)

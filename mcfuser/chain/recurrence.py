@@ -74,6 +74,31 @@ class Recurrence:
         return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class RecurrenceLimits:
+    """The recurrences that a device's modules have as loops: of numbers of these `dtypes`.
+
+    `units` has the most units of a state by dtype and by the numbers of products of a step's
+    stages; there may be any number where it has none. A batch has at most so many `rows`, if they
+    are not None.
+    """
+
+    dtypes: tuple[str, ...]
+    units: tuple[tuple[str, tuple[int, ...], int], ...] = ()
+    rows: int | None = None
+
+    def hold(self, dtype: str, stages: tuple[int, ...], hidden: int, batch: int) -> bool:
+        """Whether a recurrence is within them."""
+        if dtype not in self.dtypes or (self.rows is not None and batch > self.rows):
+            return False
+        most = {(t, s): units for t, s, units in self.units}
+        return hidden <= most.get((dtype, stages), hidden)
+
+
+NO_RECURRENCES = RecurrenceLimits(())
+"""Those of a device that has no such loops."""
+
+
 def recurrence_symbol(recurrence: Recurrence) -> str:
     """The name of what a module calls for a recurrence until it has code for it, which says what it
     is."""

@@ -151,12 +151,16 @@ class Dataflow:
 
     def operator(self, v: relax.Var) -> str:
         """The name of the operator that computes a value, for messages."""
-        value = self.values.get(v)
-        if isinstance(value, relax.Call) and isinstance(value.op, ir.Op):
-            name = str(value.op.name).removeprefix("relax.")
-            called = name == "call_dps_packed" and is_recurrence(value.args[0].global_symbol)
-            return RECURRENCE if called else name
-        return "tuple" if isinstance(value, relax.Tuple) else type(value).__name__
+        return operator_name(self.values.get(v))
+
+
+def operator_name(value: relax.Expr | None) -> str:
+    """The name of the operator of an expression."""
+    if isinstance(value, relax.Call) and isinstance(value.op, ir.Op):
+        name = str(value.op.name).removeprefix("relax.")
+        called = name == "call_dps_packed" and is_recurrence(value.args[0].global_symbol)
+        return RECURRENCE if called else name
+    return "tuple" if isinstance(value, relax.Tuple) else type(value).__name__
 
 
 def dataflow(function: relax.Function, integers: bool = True, copies: bool = True) -> Dataflow:

@@ -17,6 +17,7 @@ from onnx import TensorProto
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
+from mcfuser.chain.recurrence import NO_RECURRENCES, RecurrenceLimits
 from mcfuser.errors import ModelError
 from mcfuser.graph.bind import bind
 from mcfuser.graph.branches import combine_branches
@@ -87,16 +88,17 @@ def load(
     narrow: str | None = None,
     in_place: Mapping[str, str] = NOTHING,
     integers: bool = True,
-    recurrences: bool = False,
+    recurrences: RecurrenceLimits = NO_RECURRENCES,
 ) -> Loaded:
     """The Relax module of an ONNX model; `shapes` fixes the dynamic dimensions of inputs, by name.
 
     `folder` has the model's external data. The products of a float32 model have operands of the
     type `narrow` (one of graph.precision.NARROW) where that is given. `in_place` has the outputs
     that are written into the memory of inputs, by these. With `integers`, integer weights that are
-    multiplied by stay integers (graph.integer_weights); with `recurrences`, recurrent nodes are one
-    call for a whole sequence where they can be (graph.recurrence). Raises ModelError, naming the
-    input, operator or node that cannot be used, or the limit that is exceeded.
+    multiplied by stay integers (graph.integer_weights); recurrent nodes within the limits
+    `recurrences` are one call for a whole sequence where they can be (graph.recurrence). Raises
+    ModelError, naming the input, operator or node that cannot be used, or the limit that is
+    exceeded.
     """
     written = _written(model, shapes, limits, folder, in_place, integers, recurrences)
     return imported(written, limits, narrow, in_place, integers)
@@ -109,7 +111,7 @@ def _written(
     folder: DataFolder | None,
     in_place: Mapping[str, str],
     integers: bool,
-    recurrences: bool,
+    recurrences: RecurrenceLimits,
 ) -> OnnxModel:
     """The model with fixed input shapes in operators that TVM imports; raises as `load` does."""
     fixed = bound(model, shapes, limits, folder)
@@ -118,7 +120,10 @@ def _written(
 
 
 def written_out(
-    fixed: OnnxModel, limits: ModelLimits, integers: bool = True, recurrences: bool = False
+    fixed: OnnxModel,
+    limits: ModelLimits,
+    integers: bool = True,
+    recurrences: RecurrenceLimits = NO_RECURRENCES,
 ) -> OnnxModel:
     """A bound model, which is changed, in operators that TVM imports; `integers` and
     `recurrences` are `load`'s. Raises ModelError."""

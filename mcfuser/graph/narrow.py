@@ -16,12 +16,13 @@ import tvm
 from tvm import relax
 
 from mcfuser.errors import ModelError
-from mcfuser.graph.dataflow import Dataflow, array, dataflow, dtype
+from mcfuser.graph.dataflow import RECURRENCE, Dataflow, array, dataflow, dtype, operator_name
 from mcfuser.graph.precision import (
     WIDE,
     Narrowing,
     Types,
     counted,
+    fits,
     is_wide,
     types,
 )
@@ -128,12 +129,24 @@ class _Writing:
             args = [
                 known[a] if isinstance(a, relax.Var) else self._operand(a, wide) for a in value.args
             ]
+            if operator_name(value) == RECURRENCE:
+                args = self._recurrence(args)
             if all(a.same_as(b) for a, b in zip(args, value.args, strict=True)):
                 return value
             return relax.Call(value.op, args, value.attrs, value.ty_args)
         free = [v for v in relax.analysis.free_vars(value) if v in self.written]
         renamed = {v: self._operand(v, True) for v in free}
         return _Renaming(renamed).visit_expr(value) if renamed else value
+
+    def _recurrence(self, args: list[relax.Expr]) -> list[relax.Expr]:
+        """What a recurrence is given: its matrices are narrow, if all of them fit. A code generator
+        rounds what they multiply alike, and nothing else."""
+        name, given = args
+        fields = [*given.fields]
+        square = array(fields[1])
+        if is_wide(fields[1]) and square is not None and fits(square, self.narrow):
+            fields[1] = self._constant(fields[1])
+        return [name, relax.Tuple(fields)]
 
     def _operand(self, a: relax.Expr, wide: bool) -> relax.Expr:
         if isinstance(a, relax.Tuple):

@@ -115,6 +115,12 @@ def activations(
     return [made[d * len(defaults) :][: len(defaults)] for d in range(count)]
 
 
+def stage_sums(kind: str, resets_product: bool) -> tuple[int, ...]:
+    """The numbers of products of a step's stages: a GRU that resets its state has its last product
+    after its gates, unless it resets that product."""
+    return (2, 1) if kind == "GRU" and not resets_product else (GATES[kind],)
+
+
 def all_last(lengths: _Weights | None, steps: int) -> bool:
     """Whether sequences of these lengths, None where they are not known, have all steps."""
     return lengths is not None and bool(np.all(np.asarray(lengths, np.int64) >= steps))
@@ -157,7 +163,7 @@ def called(builder: relax.BlockBuilder, node: RecurrentNode) -> relax.Expr:
         arguments.append(lengths)
     form = directions, batch, hidden
     firsts = [node.input(5 + i) for i in range(len(cell.states))]
-    zeros = relax.const(np.zeros(form, np.float32))
+    zeros = relax.const(np.zeros(form, recurrent.dtype))
     arguments += [zeros if first is None else first for first in firsts]
     types = [relax.TensorType(e, dtype(x)) for e in ((steps, *form), *[form] * len(firsts))]
     function = relax.ExternFunc(recurrence_symbol(cell))

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcfuser.chain.recurrence import RecurrenceLimits
 from mcfuser.errors import ModelError
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.check import answer, difference, reference_session
-from mcfuser.graph.dataflow import array, dataflow, dtype
+from mcfuser.graph.dataflow import RECURRENCE, array, dataflow, dtype, operator_name
 from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.intermediate import computed_by_onnxruntime
 from mcfuser.graph.load import Loaded, bound, load
@@ -27,7 +28,9 @@ from tests.support.blocks import MASKED, bert, halved, llama
 from tests.support.lifted import computed
 from tests.support.naive import primfunc
 from tests.support.nets import Net
+from tests.support.one_node import expected
 from tests.support.paths import FIXTURES
+from tests.support.recurrent_nodes import arrays, recurrent_model
 
 PASSES = {"float16": 2e-3, "bfloat16": 2e-2}
 """Norm-wise relative errors: a few roundings of the type."""
@@ -338,3 +341,29 @@ def test_only_float32_values_are_narrowed() -> None:
     doubles = [v for v in flow.order if dtype(v) == "float64"]
     assert len(doubles) == 2 and not any(map(is_wide, doubles))
     agrees(n.model(back), "float16")
+
+
+@both_types
+def test_matrices_of_recurrences_are_narrow_and_states_are_not(narrow: str, tmp_path: Path) -> None:
+    given, weights = arrays("LSTM", 2, batch=3, hidden=9)
+    model, feeds = recurrent_model("LSTM", "X W R B", given, weights, direction="bidirectional")
+    limits = RecurrenceLimits(("float32",))
+    found = load(model.SerializeToString(), {}, narrow=narrow, recurrences=limits).module
+    (call,) = (v for v in dataflow(found["main"]).values.values() if operator_name(v) == RECURRENCE)
+    _, square, *others = call.args[1].fields
+    assert dtype(square) == narrow
+    assert {dtype(a) for a in others} == {"float32"} == {str(f.dtype) for f in call.ty.fields}
+    for made, wanted in zip(
+        computed(found, [*feeds.values()], tmp_path), expected(model, feeds), strict=True
+    ):
+        assert 0 < difference(made, wanted) < PASSES[narrow]
+
+
+def test_matrices_that_do_not_fit_stay_float32() -> None:
+    given, weights = arrays("RNN")
+    weights["R"][0, 0, 0] = 1e30
+    model, _ = recurrent_model("RNN", "X W R", given, weights)
+    limits = RecurrenceLimits(("float32",))
+    found = load(model.SerializeToString(), {}, narrow="float16", recurrences=limits).module
+    (call,) = (v for v in dataflow(found["main"]).values.values() if operator_name(v) == RECURRENCE)
+    assert dtype(call.args[1].fields[1]) == "float32"

@@ -8,15 +8,23 @@ import pytest
 from onnx import numpy_helper
 from tvm import relax
 
-from mcfuser.chain.recurrence import Recurrence, is_recurrence, recurrence_of
+from mcfuser.chain.recurrence import (
+    NO_RECURRENCES,
+    Recurrence,
+    RecurrenceLimits,
+    is_recurrence,
+    recurrence_of,
+)
 from mcfuser.errors import ModelError
 from mcfuser.graph.load import Loaded, load
 from mcfuser.graph.partition import partition
 from mcfuser.graph.recurrence import activations
 from tests.support.recurrent_nodes import EVERY, GATES, arrays, recurrent_model
 
+LOOPS = RecurrenceLimits(("float32",))
 
-def loaded(model: onnx.ModelProto, recurrences: bool = True) -> Loaded:
+
+def loaded(model: onnx.ModelProto, recurrences: RecurrenceLimits = LOOPS) -> Loaded:
     return load(model.SerializeToString(), {}, recurrences=recurrences)
 
 
@@ -49,7 +57,7 @@ def test_a_node_is_one_product_and_one_call(
     parted = partition(found.module, 1e12, 1e10)
     assert len(parted.products) == 1
     assert "it is a loop over a sequence, with code of its own" in parted.left.values()
-    assert not calls(loaded(model, recurrences=False))
+    assert not calls(loaded(model, recurrences=NO_RECURRENCES))
 
 
 def test_a_gru_that_resets_its_state_has_two_stages() -> None:
@@ -97,7 +105,21 @@ def test_narrow_types_and_directions_that_differ_are_unrolled() -> None:
     names["activations"] = ["Relu", "Relu"]
     assert not unrolled(recurrent_model("RNN", "X W R", given, weights, **names)[0])
     narrow = ({n: a.astype(np.float16) for n, a in part.items()} for part in (given, weights))
-    assert unrolled(recurrent_model("RNN", "X W R", *narrow, direction="bidirectional")[0])
+    model = recurrent_model("RNN", "X W R", *narrow, direction="bidirectional")[0]
+    assert unrolled(model)
+    assert calls(loaded(model, RecurrenceLimits(("float16",))))
+
+
+@pytest.mark.parametrize(("kind", "stages"), [("LSTM", (4,)), ("GRU", (2, 1)), ("RNN", (1,))])
+def test_a_node_beyond_the_limits_is_unrolled(kind: str, stages: tuple[int, ...]) -> None:
+    given, weights = arrays(kind, hidden=6, batch=3)
+    model, _ = recurrent_model(kind, "X W R", given, weights)
+    for most, rows, whole in ((6, 3, True), (5, 3, False), (6, 2, False)):
+        limits = RecurrenceLimits(("float32",), (("float32", stages, most),), rows)
+        found = calls(loaded(model, limits))
+        assert bool(found) == whole
+        for cell in found:
+            assert tuple(len(stage.sums) for stage in cell.stages) == stages
 
 
 def test_a_node_whose_weights_have_other_directions_is_unrolled() -> None:

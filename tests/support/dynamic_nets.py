@@ -10,6 +10,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from mcfuser.chain.recurrence import NO_RECURRENCES, RecurrenceLimits
 from mcfuser.extents import ExtentRange, InputShapes
 from mcfuser.graph.dynamic.analysis import PaddedModel
 from mcfuser.graph.dynamic.axes import runtime_shapes
@@ -23,7 +24,9 @@ from tests.support.nets import Net
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
-def dynamic(model: onnx.ModelProto, shapes: InputShapes, recurrences: bool = False) -> DynamicModel:
+def dynamic(
+    model: onnx.ModelProto, shapes: InputShapes, recurrences: RecurrenceLimits = NO_RECURRENCES
+) -> DynamicModel:
     """A model whose inputs have these shapes."""
     checked = checked_model(model.SerializeToString(), DEFAULTS, None)
     extents = runtime_shapes(checked.proto, shapes)

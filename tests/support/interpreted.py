@@ -15,6 +15,7 @@ import numpy as np
 
 from mcfuser.backend import Function, Kernel, Names, Occupancy
 from mcfuser.chain import Chain
+from mcfuser.chain.recurrence import NO_RECURRENCES, RecurrenceLimits
 from mcfuser.device import Device
 from mcfuser.measure.case import Case
 from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest, failure
@@ -90,7 +91,6 @@ class Interpreted:
     memory: int | None = None
     lines = False
     integers = True
-    recurrences = False
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         return (("numpy", np.__version__),)
@@ -103,6 +103,9 @@ class Interpreted:
 
     def channels_last(self, device: Device) -> bool:
         return True
+
+    def recurrences(self, device: Device) -> RecurrenceLimits:
+        return NO_RECURRENCES
 
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:
         return np.ones(len(tiles), bool)

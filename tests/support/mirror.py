@@ -20,6 +20,8 @@ THROUGH: dict[str, str] = {
         codegen/triton/position codegen/triton/power codegen/triton/source
         codegen/triton/statement codegen/triton/tile""",
     "codegen/cuda/test_together.py": "codegen/bindings",
+    "codegen/cuda/test_recurrence_source.py": "codegen/cuda/recurrence_product",
+    "codegen/llvm/test_recurrence.py": "codegen/call codegen/recurrences",
     "codegen/triton/test_split.py": "codegen/triton/combine",
     "codegen/triton/hopper/test_groups.py": """
         codegen/triton/hopper/gluon codegen/triton/hopper/specialised

@@ -14,6 +14,7 @@ from mcfuser.backend import Function, Kernel, Names, Occupancy
 from mcfuser.backends.cpu.builder import SourceBuilder
 from mcfuser.backends.versions import ABSENT, package_version
 from mcfuser.chain import Chain, rows_merged, turned
+from mcfuser.chain.recurrence import RecurrenceLimits
 from mcfuser.codegen import tensorir
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
@@ -55,7 +56,6 @@ class CpuBackend:
     memory: int | None = 16 << 30
     lines = True
     integers = True
-    recurrences = True
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         packages = ("apache-tvm", "apache-tvm-ffi", "sympy")
@@ -73,6 +73,9 @@ class CpuBackend:
         """Vectors lie along channels then. With a matrix unit pictures stay as they are: nobody has
         measured them otherwise."""
         return not device.matrix
+
+    def recurrences(self, device: Device) -> RecurrenceLimits:
+        return RecurrenceLimits(("float32",))
 
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

@@ -19,7 +19,9 @@ from mcfuser.backend import Function, Kernel, Names, Occupancy
 from mcfuser.backends.cuda.builder import CudaBuilder
 from mcfuser.backends.versions import ABSENT, package_version
 from mcfuser.chain import Chain, merged
+from mcfuser.chain.recurrence import RecurrenceLimits
 from mcfuser.codegen import triton
+from mcfuser.codegen.cuda.cluster import recurrence_limits
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.device import Device
 from mcfuser.lowering.triton.knobs import TritonKnobs
@@ -58,7 +60,6 @@ class CudaBackend:
     memory: int | None = None
     lines = False
     integers = False
-    recurrences = False
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         """Told without TVM, and without loading Triton."""
@@ -79,6 +80,9 @@ class CudaBackend:
     def channels_last(self, device: Device) -> bool:
         """Threads lie along positions: depthwise windows are three times as slow otherwise."""
         return False
+
+    def recurrences(self, device: Device) -> RecurrenceLimits:
+        return recurrence_limits(device)
 
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

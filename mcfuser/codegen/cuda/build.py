@@ -147,7 +147,7 @@ def _module(folder: Path, order: Mapping[str, Any]) -> Any:
     constants = {n: _constant(folder, n, dtype) for n, dtype in order["constants"].items()}
     if constants:
         module = relax.transform.BindParams("main", constants)(module)
-    attached = [_kernel(folder, k) for k in order["kernels"]]
+    attached = [_kernel(folder, k, order["arch"]) for k in order["kernels"]]
     return module.with_attr("external_mods", attached) if attached else module
 
 
@@ -160,9 +160,11 @@ def _constant(folder: Path, name: str, dtype: str) -> Any:
     return tensor if str(tensor.dtype) == dtype else tensor._create_view(tensor.shape, dtype)
 
 
-def _kernel(folder: Path, described: Mapping[str, Any]) -> Any:
-    """A module of TVM's runtime that holds one cubin."""
+def _kernel(folder: Path, described: Mapping[str, Any], arch: str) -> Any:
+    """A module of TVM's runtime that holds one cubin, which is made of CUDA C where there is
+    none."""
     import tvm
+    from tvm.support.nvcc import compile_cuda
 
     tags = [*([DEPENDENT] if described["dependent"] else []), *TAGS]
     tags = tags if described["shared"] else tags[:-1]
@@ -172,8 +174,12 @@ def _kernel(folder: Path, described: Mapping[str, Any]) -> Any:
     }
     facts = json.dumps({"tvm_version": tvm.__version__, "func_info": functions})
     table = tvm.get_global_func("runtime.LoadMetaDataFromJSON")(facts)
-    cubin = (folder / f"{described['name']}.cubin").read_bytes()
-    return tvm.get_global_func("ffi.Module.create.cuda")(cubin, "cubin", table, {})
+    cubin = folder / f"{described['name']}.cubin"
+    if not cubin.exists():
+        cubin.write_bytes(compile_cuda(cubin.with_suffix(".cu").read_text(), "cubin", arch))
+    return tvm.get_global_func("ffi.Module.create.cuda")(
+        cubin.read_bytes(), "cubin", table, {}
+    )  # fmt: skip
 
 
 def _arguments(types: Sequence[str]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from tvm import relax
 from mcfuser.chain import BYTES
 from mcfuser.codegen.cuda.build import MAP
 from mcfuser.codegen.cuda.cubin import Binary
+from mcfuser.codegen.cuda.recurrence import RecurrenceKernel, with_kernels
 from mcfuser.codegen.script import prim_func
 from mcfuser.codegen.triton import Launch, TensorMap, TritonSource, Workspace
 from mcfuser.device import Device
@@ -155,13 +156,20 @@ def _described(m: TensorMap, tensor: str) -> str:
     return f"{base}, {', '.join(map(str, numbers))}, {facts}"
 
 
+Attached = CubinKernel | RecurrenceKernel
+"""A kernel that is part of a module."""
+
+
 def build(module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]) -> bytes:
-    """The shared library of a Relax module whose functions launch these kernels.
+    """The shared library of a Relax module whose functions launch these kernels, and those of its
+    recurrences.
 
     No GPU is needed. Raises DeviceError where NVIDIA's packages are missing, or where its
     compiler or TVM refuse the module; ValueError for two kernels of one name.
     """
-    names = [name for k in set(kernels) for name, _ in k.functions]
+    module, loops = with_kernels(module, device)
+    every: tuple[Attached, ...] = tuple(dict.fromkeys((*kernels, *loops)))
+    names = [name for k in every for name, _ in k.functions]
     if len(set(names)) < len(names):
         raise ValueError("two kernels of one name; a module finds its kernels by name")
     if missing := [name for name in NEEDED if not _installed(name)]:
@@ -171,7 +179,7 @@ def build(module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]) 
         )
     with tempfile.TemporaryDirectory(prefix="mcfuser-") as name:
         folder = Path(name)
-        _write(folder, module, device, tuple(dict.fromkeys(kernels)))
+        _write(folder, module, device, every)
         death = run_command(
             "mcfuser.codegen.cuda.build",
             [str(folder)],
@@ -195,7 +203,10 @@ def _installed(name: str) -> bool:
 
 
 def _write(
-    folder: Path, module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]
+    folder: Path,
+    module: tvm.IRModule,
+    device: Device,
+    kernels: Sequence[Attached],
 ) -> None:
     """What the build reads: the module, its large constants, the cubins."""
     light, constants = lift_constants(module)
@@ -204,7 +215,10 @@ def _write(
         stored = array.view(np.uint16) if str(array.dtype) == "bfloat16" else array
         np.save(folder / f"{constant}.npy", stored, allow_pickle=False)
     for k in kernels:
-        (folder / f"{k.name}.cubin").write_bytes(k.cubin)
+        if isinstance(k, RecurrenceKernel):
+            (folder / f"{k.name}.cu").write_text(k.text)
+        else:
+            (folder / f"{k.name}.cubin").write_bytes(k.cubin)
     order = {
         "arch": device.arch,
         "constants": {name: str(array.dtype) for name, array in constants.items()},
@@ -213,7 +227,7 @@ def _write(
                 "name": k.name,
                 "functions": k.functions,
                 "shared": k.shared,
-                "dependent": k.dependent,
+                "dependent": isinstance(k, CubinKernel) and k.dependent,
             }
             for k in kernels
         ],

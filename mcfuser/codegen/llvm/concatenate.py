@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from tvm import relax
 
 from mcfuser.chain import BYTES
-from mcfuser.codegen.llvm.written import called, function_text
+from mcfuser.codegen.call import called
+from mcfuser.codegen.llvm.written import function_text
 from mcfuser.codegen.shapes import fixed
 from mcfuser.codegen.tensorir.integer import divided, minus, plus, rest, smaller, times
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from tvm import relax
 
-from mcfuser.codegen.llvm.written import LANES, called, each, function_text, outer_loop
+from mcfuser.codegen.call import called
+from mcfuser.codegen.llvm.written import LANES, each, function_text, outer_loop
 from mcfuser.codegen.shapes import fixed
 from mcfuser.codegen.tensorir.integer import divided, every, flat, minus, plus, rest, times
 

@@ -14,13 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import tvm
 from tvm import relax
 
-from mcfuser.chain.recurrence import Recurrence, RecurrentStage, is_recurrence, recurrence_of
+from mcfuser.chain.recurrence import Recurrence, RecurrentStage
+from mcfuser.codegen.call import called
 from mcfuser.codegen.llvm.walk import Walk, packed, walked
-from mcfuser.codegen.llvm.written import called, function_text
+from mcfuser.codegen.llvm.written import function_text
+from mcfuser.codegen.recurrences import with_loops
 from mcfuser.codegen.shapes import fixed
 from mcfuser.codegen.tensorir.integer import plus, vectors
 from mcfuser.codegen.tensorir.scalar import Scalar, Typed
@@ -31,32 +35,10 @@ from mcfuser.expr import Read
 def recurrences(device: Device) -> tvm.transform.Pass:
     """Calls loops that compute a module's recurrences."""
 
-    @tvm.transform.module_pass(  # type: ignore[untyped-decorator]
-        opt_level=0, name="mcfuser.Recurrences"
-    )
     def apply(module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        mutator = _Recurrences(module, device)
-        for name, function in module.functions_items():
-            if isinstance(function, relax.Function):
-                mutator.builder_.update_func(name, mutator.visit_expr(function))
-        return mutator.builder_.finalize()
+        return with_loops(module, partial(recurrence, device=device))
 
-    return apply
-
-
-@relax.expr_functor.mutator
-class _Recurrences(relax.PyExprMutator):  # type: ignore[misc]
-    def __init__(self, module: tvm.IRModule, device: Device) -> None:
-        super().__init__(module)
-        self.device = device
-
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = self.visit_expr_post_order(call)
-        what = call.args[0] if call.args else None
-        name = str(what.global_symbol) if isinstance(what, relax.ExternFunc) else ""
-        if not is_recurrence(name):
-            return call
-        return recurrence(self.builder_, call, recurrence_of(name), self.device)
+    return tvm.transform.module_pass(apply, opt_level=0, name="mcfuser.Recurrences")
 
 
 def recurrence(
@@ -68,7 +50,7 @@ def recurrence(
     assert extents is not None
     steps, _, batch, hidden = extents
     walk = walked(found, steps, batch, hidden, device)
-    matrices = relax.const(packed(square.value.numpy(), walk))
+    matrices = relax.const(packed(square.value.numpy().astype(np.float32), walk))
     return called(
         builder, source(walk), "recurrence", [given, matrices, *others], [*call.ty.fields]
     )

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from mcfuser.codegen.llvm.written import LANES, called, each, function_text, outer_loop
+from mcfuser.codegen.call import called
+from mcfuser.codegen.llvm.written import LANES, each, function_text, outer_loop
 from mcfuser.codegen.shapes import fixed
 from mcfuser.codegen.tensorir.integer import plus, times
 

@@ -15,7 +15,8 @@ from itertools import product
 from tvm import relax
 
 from mcfuser.chain.strides import dense
-from mcfuser.codegen.llvm.written import called, function_text, outer_loop
+from mcfuser.codegen.call import called
+from mcfuser.codegen.llvm.written import function_text, outer_loop
 from mcfuser.codegen.shapes import fixed
 
 BLOCK = 64

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
-from tvm import ir, relax
-
-from mcfuser.codegen.script import prim_func
 from mcfuser.codegen.tensorir.integer import plus, times, vectors
 
 LANES = 16
 """Elements of the vectors that are copied."""
 SMALL = 1 << 14
 """Elements of a result below which one core writes them all: to wake another one costs more."""
-
-
-def called(
-    builder: relax.BlockBuilder,
-    text: str,
-    name: str,
-    arguments: Sequence[relax.Expr],
-    ty: ir.Type | Sequence[ir.Type],
-) -> relax.Expr:
-    """A call of a function that is written as text, whose result is of a type, or whose
-    results are of several. Nothing is fused with it, and no schedule is looked for."""
-    function = prim_func(text).without_attr("global_symbol")
-    function = function.with_attrs(
-        {"tirx.is_scheduled": True, "op_pattern": 8, "tirx.noalias": True}
-    )
-    return relax.call_tir(builder.add_func(function, name), list(arguments), ty)
 
 
 def outer_loop(elements: int) -> str:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import onnx
 
+from mcfuser.chain.recurrence import NO_RECURRENCES, RecurrenceLimits
 from mcfuser.errors import ModelError
 from mcfuser.graph.bind import bind
 from mcfuser.graph.dynamic.analysis import PaddedModel, padded
@@ -33,8 +34,8 @@ class DynamicModel:
     limits: ModelLimits
     integers: bool = True
     """Integer weights stay integers (graph.load)."""
-    recurrences: bool = False
-    """Recurrent nodes stay where they can (graph.load)."""
+    recurrences: RecurrenceLimits = NO_RECURRENCES
+    """Recurrent nodes within these limits stay where they can (graph.load)."""
     evaluations: Evaluations = field(default_factory=dict)
 
     def fixed(self, point: Point) -> OnnxModel:

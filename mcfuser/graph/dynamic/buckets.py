@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import tvm
 
+from mcfuser.chain.recurrence import NO_RECURRENCES, RecurrenceLimits
 from mcfuser.errors import ModelError
 from mcfuser.extents import InputShapes
 from mcfuser.graph.dynamic.analysis import PaddedModel
@@ -98,13 +99,13 @@ def load_buckets(
     narrow: str | None = None,
     boxes: Sequence[Box] | None = None,
     integers: bool = True,
-    recurrences: bool = False,
+    recurrences: RecurrenceLimits = NO_RECURRENCES,
 ) -> LoadedBuckets:
     """The buckets of a model, `most` of them at most; `cost` predicts the seconds of a model. They
     are those of `boxes` where these are given.
 
     The products of a float32 model have operands of the type `narrow` where that is given, and
-    weights stay `integers`, and nodes `recurrences`, as in `load`.
+    weights stay `integers`, and nodes calls within the limits `recurrences`, as in `load`.
 
     Extents of several names and one range are one extent where the model cannot be computed
     otherwise. Raises ModelError as `load` does, and where an operator cannot be computed at

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import helper
 
+from mcfuser.chain.recurrence import NO_RECURRENCES, RecurrenceLimits
 from mcfuser.errors import ModelError
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
@@ -29,7 +30,7 @@ def rewrite(
     limits: ModelLimits = DEFAULTS,
     weights: Mapping[str, OnnxArray] = NONE,
     integers: bool = True,
-    recurrences: bool = False,
+    recurrences: RecurrenceLimits = NO_RECURRENCES,
 ) -> bool:
     """Replaces, in the model, every node for which there is a rewrite, every loop, and every If
     whose condition is known or that has several results; whether there was such a node.
@@ -80,7 +81,7 @@ class _Walk:
     limits: ModelLimits
     nodes: int
     integers: bool
-    recurrences: bool
+    recurrences: RecurrenceLimits
     bytes: int = 0
     written: int = 0
 

@@ -12,6 +12,7 @@ import onnx
 from numpy.typing import ArrayLike
 from onnx import TensorProto, helper, numpy_helper
 
+from mcfuser.chain.recurrence import NO_RECURRENCES, RecurrenceLimits
 from mcfuser.errors import ModelError
 from mcfuser.graph.constants import check_extents
 from mcfuser.graph.limits import ModelLimits
@@ -31,8 +32,8 @@ class NodeBody:
 
     `opset` is the version of ONNX's operators in the model, at least graph.opset.OLDEST. `others`
     is the number of nodes that the model has beside these, and `bytes` are those of all constants
-    that replacements added. With `integers`, integer weights stay integers; with `recurrences`,
-    recurrent nodes stay where they can.
+    that replacements added. With `integers`, integer weights stay integers; recurrent nodes
+    within the limits `recurrences` stay where they can.
     """
 
     node: onnx.NodeProto
@@ -44,7 +45,7 @@ class NodeBody:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[TensorProto] = field(default_factory=list)
     integers: bool = True
-    recurrences: bool = False
+    recurrences: RecurrenceLimits = NO_RECURRENCES
 
     # --- what is asked of the node -----------------------------------------------------------
 

@@ -22,10 +22,13 @@ from mcfuser.graph.recurrence import (
     GateFunction,
     activations,
     all_last,
+    stage_sums,
 )
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.rewrite.quantized import requantized
 
+_DTYPES = {TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16"}
+"""The types of nodes that may stay. onnxruntime, which folds constants, refuses those of others."""
 _STEP_NODES = {"LSTM": 21, "GRU": 20, "RNN": 5}
 """At most so many nodes a step, without what masks and clipping add."""
 
@@ -100,17 +103,19 @@ def rnn(body: NodeBody) -> list[str | None] | None:
 
 
 def _is_whole(body: NodeBody) -> bool:
-    """Whether a node stays, and is one call for its whole sequence (graph.recurrence): it computes
-    in float32, has the directions that it names, and all its weights are known. The batch may not
+    """Whether a node stays, and is one call for its whole sequence (graph.recurrence): it is within
+    the limits, has the directions that it names, and all its weights are known. The batch may not
     come first, which onnxruntime refuses when constants are folded."""
-    if not body.recurrences or body.dtype(body.read(0)) != TensorProto.FLOAT:
-        return False
-    if body.attribute("layout", 0):
+    if not body.recurrences.dtypes or body.attribute("layout", 0):
         return False
     if not all(body.known.is_fixed(body.read(i)) for i in WEIGHTS if body.has(i)):
         return False
     steps, batch, _ = body.shape(body.read(0), 3)
-    directions, columns, _ = body.shape(body.read(2), 3)
+    directions, columns, hidden = body.shape(body.read(2), 3)
+    dtype = _DTYPES.get(body.dtype(body.read(0)), "")
+    stages = stage_sums(_kind(body), _resets_product(body))
+    if not body.recurrences.hold(dtype, stages, hidden, batch):
+        return False
     if len(BACKWARD.get(body.attribute("direction", "forward"), ())) != directions:
         return False
     first, *others = _named(body, directions)

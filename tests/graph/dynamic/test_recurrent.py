@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from mcfuser.chain.recurrence import RecurrenceLimits
 from mcfuser.errors import ModelError
 from mcfuser.extents import InputShapes
 from mcfuser.graph.check import difference
@@ -14,6 +15,7 @@ from tests.support.nets import Net
 from tests.support.recurrent_nodes import GATES
 
 HIDDEN, WIDTH = 3, 4
+LOOPS = RecurrenceLimits(("float32",))
 
 
 def recurrent(
@@ -45,7 +47,7 @@ def test_a_bucket_computes_every_length_and_batch(kind: str, directions: int, sl
     shapes: InputShapes = {"x": (spans(1, 5), spans(1, 3), WIDTH)}
     if "lengths" in slots:
         shapes |= {"lengths": (spans(1, 3),), "h": (directions, spans(1, 3), HIDDEN)}
-    found = dynamic(model, shapes, recurrences=True)
+    found = dynamic(model, shapes, recurrences=LOOPS)
     bucket = whole_bucket(found)
     assert [n.op_type for n in bucket.model.proto.graph.node].count(kind) == 1
     for steps in range(1, 6):
@@ -61,7 +63,7 @@ def test_a_bucket_computes_every_length_and_batch(kind: str, directions: int, sl
 
 def test_a_batch_alone_needs_no_lengths() -> None:
     model = recurrent("GRU", 1, 4, "n")
-    found = dynamic(model, {"x": (4, spans(1, 3), WIDTH)}, recurrences=True)
+    found = dynamic(model, {"x": (4, spans(1, 3), WIDTH)}, recurrences=LOOPS)
     (node,) = (n for n in whole_bucket(found).model.proto.graph.node if n.op_type == "GRU")
     assert not any(node.input[4:])
 
@@ -69,7 +71,7 @@ def test_a_batch_alone_needs_no_lengths() -> None:
 def test_the_width_of_a_sequence_is_a_number() -> None:
     model = recurrent("RNN", 1, 4, 1, width="w")
     with pytest.raises(ModelError, match=r"dimension 2 of 'x', which products sum over"):
-        whole_bucket(dynamic(model, {"x": (4, 1, spans(2, WIDTH))}, recurrences=True))
+        whole_bucket(dynamic(model, {"x": (4, 1, spans(2, WIDTH))}, recurrences=LOOPS))
 
 
 def test_steps_that_are_written_out_are_as_many_at_every_shape() -> None:
