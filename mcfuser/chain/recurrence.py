@@ -78,21 +78,21 @@ class Recurrence:
 class RecurrenceLimits:
     """The recurrences that a device's modules have as loops: of numbers of these `dtypes`.
 
-    `units` has the most units of a state by dtype and by the numbers of products of a step's
-    stages; there may be any number where it has none. A batch has at most so many `rows`, if they
-    are not None.
+    `sizes` has, by dtype and by the numbers of products of a step's stages, the most rows of a
+    batch and the most units of a state, one of several such pairs; any size goes where it is None.
     """
 
     dtypes: tuple[str, ...]
-    units: tuple[tuple[str, tuple[int, ...], int], ...] = ()
-    rows: int | None = None
+    sizes: tuple[tuple[str, tuple[int, ...], int, int], ...] | None = None
 
-    def hold(self, dtype: str, stages: tuple[int, ...], hidden: int, batch: int) -> bool:
+    def hold(self, dtype: str, stages: tuple[int, ...], batch: int, hidden: int) -> bool:
         """Whether a recurrence is within them."""
-        if dtype not in self.dtypes or (self.rows is not None and batch > self.rows):
-            return False
-        most = {(t, s): units for t, s, units in self.units}
-        return hidden <= most.get((dtype, stages), hidden)
+        if self.sizes is None:
+            return dtype in self.dtypes
+        return any(
+            (dtype, stages) == (t, s) and batch <= rows and hidden <= units
+            for t, s, rows, units in self.sizes
+        )
 
 
 NO_RECURRENCES = RecurrenceLimits(())

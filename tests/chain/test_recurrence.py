@@ -47,12 +47,12 @@ def test_what_later_stages_multiply_or_read_is_kept() -> None:
 
 
 def test_limits_are_those_of_a_type_and_of_the_products_of_stages() -> None:
-    units = (("float32", (4,), 100), ("float32", (2, 1), 50))
-    limits = RecurrenceLimits(("float32", "float16"), units, rows=8)
-    assert limits.hold("float32", (4,), 100, 8)
-    assert not limits.hold("float32", (4,), 101, 8)
-    assert not limits.hold("float32", (2, 1), 51, 1) and limits.hold("float32", (3,), 51, 1)
-    assert limits.hold("float16", (4,), 101, 8)
-    assert not limits.hold("float16", (4,), 1, 9) and not limits.hold("bfloat16", (4,), 1, 1)
+    sizes = (("float32", (4,), 8, 100), ("float32", (4,), 32, 50), ("float16", (2, 1), 8, 50))
+    limits = RecurrenceLimits(("float32", "float16"), sizes)
+    assert limits.hold("float32", (4,), 8, 100) and limits.hold("float32", (4,), 32, 50)
+    assert not limits.hold("float32", (4,), 8, 101) and not limits.hold("float32", (4,), 9, 51)
+    assert not limits.hold("float32", (4,), 33, 1)
+    assert limits.hold("float16", (2, 1), 8, 50) and not limits.hold("float16", (4,), 8, 50)
+    assert not limits.hold("bfloat16", (4,), 1, 1)
     assert RecurrenceLimits(("float16",)).hold("float16", (1,), 10_000, 10_000)
     assert not NO_RECURRENCES.hold("float32", (1,), 1, 1)

@@ -114,8 +114,8 @@ def test_narrow_types_and_directions_that_differ_are_unrolled() -> None:
 def test_a_node_beyond_the_limits_is_unrolled(kind: str, stages: tuple[int, ...]) -> None:
     given, weights = arrays(kind, hidden=6, batch=3)
     model, _ = recurrent_model(kind, "X W R", given, weights)
-    for most, rows, whole in ((6, 3, True), (5, 3, False), (6, 2, False)):
-        limits = RecurrenceLimits(("float32",), (("float32", stages, most),), rows)
+    for rows, most, whole in ((3, 6, True), (3, 5, False), (2, 6, False)):
+        limits = RecurrenceLimits(("float32",), (("float32", stages, rows, most),))
         found = calls(loaded(model, limits))
         assert bool(found) == whole
         for cell in found:

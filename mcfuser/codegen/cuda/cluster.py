@@ -34,9 +34,10 @@ BLOCKS = 8
 ROWS = {2: 8, 4: 4}
 """The most rows of a batch that a cluster takes, by the bytes of a number: as many as a tensor
 core's product has columns, or as registers have room for."""
-WAITING = 512
-"""The most rows of a batch: clusters that find no room begin when others end, and a product of so
-many rows by a matrix keeps a GPU busy by itself."""
+BATCHES = 16, 64, 128, 512
+"""Sizes of a batch up to which so many units are allowed that no cluster waits for more than one
+other. An LSTM of 512 units takes 0.72 of the time of steps that are written out with 128 rows, and
+1.24 with 512; one of 256 takes 0.55 then (H200, 2026-11-28)."""
 CLUSTERS = 90
 """The first architecture on which blocks of a cluster write to each other's shared memory."""
 PRODUCTS_OF_A_STEP = 4
@@ -46,12 +47,13 @@ TENSOR_CORES = 80
 
 # What a step takes, in nanoseconds, fitted to 90 recurrences on an H200 (2026-11-28): if one block
 # has it all, and more for blocks that send; the same of every stage but the first; of a piece, and
-# more of one in shared memory, by the bytes of a number (of 4, for each row); of a row.
+# more of one in shared memory, by the bytes of a number (of 4, for each row); of a unit of each row
+# but the first.
 STEP = 450, 150
 STAGE = 130, 125
 PIECES = {2: 7, 4: 8}
-FURTHER = {2: 5, 4: 25}
-ROW = 20
+FURTHER = {2: 10, 4: 15}
+ITEM = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,8 @@ class ClusterWalk:
         rows = self.rows if self.size == 4 else 1
         further = (self.pieces - self.held) * FURTHER[self.size]
         pieces = self.pieces * PIECES[self.size] + further
-        return 1e-9 * (fixed + pieces * rows + ROW * (self.rows - 1))
+        items = ITEM * self.units * (self.rows - 1)
+        return 1e-9 * (fixed + pieces * rows + items)
 
 
 def clustered(
@@ -211,7 +214,7 @@ def clustered(
 
     def cost(walk: ClusterWalk) -> float:
         clusters = walk.clusters * found.directions
-        return walk.seconds * -(-clusters // max(1, device.units // walk.blocks))
+        return walk.seconds * -(-clusters // _at_once(walk.blocks, device))
 
     return min(fitting, key=cost)
 
@@ -219,6 +222,13 @@ def clustered(
 def _clusters(device: Device) -> tuple[int, ...]:
     """The numbers of blocks that a cluster may have."""
     return (1, 2, 4, BLOCKS) if _architecture(device) >= CLUSTERS else (1,)
+
+
+def _at_once(blocks: int, device: Device) -> int:
+    """Clusters of so many blocks that run at a time. Those of a cluster are neighbours, so some
+    multiprocessors stay idle: an H200, with 132, ran 14 clusters of 8 at once, and not 16."""
+    usable = device.units if blocks <= 2 else device.units * 7 // 8
+    return max(1, usable // blocks)
 
 
 def _architecture(device: Device) -> int:
@@ -234,14 +244,22 @@ def recurrence_limits(device: Device) -> RecurrenceLimits:
     """The recurrences whose matrices clusters of a device can keep, of as many products as those of
     ONNX have."""
     narrow = ("float16", "bfloat16") if _architecture(device) >= TENSOR_CORES else ()
-    dtypes, blocks = ("float32", *narrow), _clusters(device)[-1]
-    units = tuple(
-        (dtype, stages, _most(stages, dtype, blocks, device))
+    dtypes = ("float32", *narrow)
+    sizes = tuple(
+        (dtype, stages, batch, _most(stages, dtype, blocks, device))
         for dtype in dtypes
+        for batch in BATCHES
+        for blocks in (_blocks_for(batch, ROWS[BYTES[dtype]], device),)
         for sums in range(1, PRODUCTS_OF_A_STEP + 1)
         for stages in _stages(sums)
     )
-    return RecurrenceLimits(dtypes, units, WAITING)
+    return RecurrenceLimits(dtypes, sizes)
+
+
+def _blocks_for(batch: int, rows: int, device: Device) -> int:
+    """The most blocks of clusters that a batch fills no more than twice."""
+    clusters = -(-batch // rows)
+    return max(b for b in _clusters(device) if b == 1 or clusters <= 2 * _at_once(b, device))
 
 
 def _stages(sums: int) -> Iterator[tuple[int, ...]]:

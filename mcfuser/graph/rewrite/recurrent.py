@@ -114,7 +114,7 @@ def _is_whole(body: NodeBody) -> bool:
     directions, columns, hidden = body.shape(body.read(2), 3)
     dtype = _DTYPES.get(body.dtype(body.read(0)), "")
     stages = stage_sums(_kind(body), _resets_product(body))
-    if not body.recurrences.hold(dtype, stages, hidden, batch):
+    if not body.recurrences.hold(dtype, stages, batch, hidden):
         return False
     if len(BACKWARD.get(body.attribute("direction", "forward"), ())) != directions:
         return False

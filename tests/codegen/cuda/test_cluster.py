@@ -80,7 +80,7 @@ def test_vectors_have_room_for_what_is_read_and_what_is_sent(walk: ClusterWalk) 
         ((3,), "float16", 128, 1, 1, 1),
         ((2, 1), "float16", 256, 1, 8, 1),
         ((4,), "float16", 256, 8, 8, 1),
-        ((4,), "float16", 256, 64, 8, 4),
+        ((4,), "float16", 256, 64, 8, 5),
         ((4,), "float32", 128, 1, 8, 1),
         ((4,), "float16", 256, 512, 2, 8),
     ],
@@ -96,10 +96,10 @@ def test_what_was_measured_to_be_fastest_is_chosen(
 @pytest.mark.parametrize("device", [H200, A100, OLD], ids=["H200", "A100", "sm_75"])
 def test_what_is_within_the_limits_fits(device) -> None:
     limits = recurrence_limits(device)
-    assert limits.units and limits.rows
-    for dtype, stages, most in limits.units:
+    assert limits.sizes
+    for dtype, stages, rows, most in limits.sizes:
         for hidden in (1, most // 2, most):
-            for batch in (1, limits.rows):
+            for batch in (1, rows):
                 found = clustered(cell(stages, 2), 3, batch, hidden, dtype, dtype, device)
                 assert found.shared <= device.fast
                 assert found.rows * found.clusters >= batch
@@ -108,7 +108,8 @@ def test_what_is_within_the_limits_fits(device) -> None:
 
 def test_types_and_sizes_are_those_of_the_architecture() -> None:
     def most(device, dtype: str) -> int:
-        return {(t, s): n for t, s, n in recurrence_limits(device).units}[dtype, (4,)]
+        sizes = recurrence_limits(device).sizes or ()
+        return max(n for t, s, _, n in sizes if (t, s) == (dtype, (4,)))
 
     assert recurrence_limits(OLD).dtypes == ("float32",)
     assert recurrence_limits(A100).dtypes == ("float32", "float16", "bfloat16")
@@ -119,3 +120,17 @@ def test_types_and_sizes_are_those_of_the_architecture() -> None:
 def test_the_last_cluster_begins_earlier() -> None:
     walk = ClusterWalk(cell((4,)), 1, 5, 8, "float16", "float16", 1, 2)
     assert (walk.clusters, walk.units) == (3, 8)
+
+
+def test_large_batches_have_fewer_units() -> None:
+    """Clusters of a batch that is large run one after another."""
+    limits = recurrence_limits(H200)
+    for dtype, many in (("float16", 128), ("float32", 64)):
+        assert limits.hold(dtype, (4,), many, 368)
+        assert not limits.hold(dtype, (4,), 512, 368) and limits.hold(dtype, (4,), 512, 128)
+        assert not limits.hold(dtype, (4,), 513, 1)
+
+
+def test_no_more_clusters_are_counted_on_than_run_at_once() -> None:
+    found = clustered(cell((4,)), 100, 16, 512, "float16", "float16", H200)
+    assert (found.blocks, found.rows) == (8, 2)  # 16 clusters took twice as long

@@ -10,14 +10,36 @@ import pytest
 
 from mcfuser.codegen.cuda import cluster
 from mcfuser.codegen.cuda.cluster import ClusterWalk, packed
-from mcfuser.codegen.cuda.recurrence_source import parameters
+from mcfuser.codegen.cuda.recurrence_source import parameters, source
 from tests.support.cuda_on_host import on_host, run
+from tests.support.paths import GOLDEN
 from tests.support.recurrences import Walked, cells, random_walk, walked_over
 
 ONE, TWO = cells((False,), False)
 BOTH = cells((False, True), True)[1]
 BACK = cells((True,), True)[0]
 ERROR = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+GOLDENS = {
+    "tensor_core_cluster": ClusterWalk(ONE, 4, 2, 40, "float16", "float16", 2, 2),
+    "lane_alone": ClusterWalk(BACK, 4, 3, 33, "float32", "float32", 1, 2),
+    "narrow_both_ways": ClusterWalk(BOTH, 4, 5, 40, "float32", "bfloat16", 4, 3),
+}
+FOLDER = GOLDEN / "cuda"
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_golden(name: str, update_golden: bool) -> None:
+    """`pytest --update-golden` accepts what changed."""
+    path, text = FOLDER / f"{name}.cu", source(GOLDENS[name], name)
+    if update_golden:
+        path.write_text(text)
+    assert path.read_text() == text
+
+
+def test_no_golden_file_is_left_over() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == set(GOLDENS)
 
 
 def results(walk: ClusterWalk, walked: Walked, folder: Path) -> list[np.ndarray]:
