@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from mcfuser.codegen.cuda.cluster import recurrence_limits
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.explain import explain
 from mcfuser.graph.leftover import NOT_COMPUTED
@@ -23,7 +24,7 @@ GPU = CATALOGUE["nvidia/h200"]
 @pytest.mark.parametrize("name", ["attention_nan_guard", "recurrent_gru", "three_products"])
 def test_it_has_every_operator_that_runs_once(name: str) -> None:
     data = (FIXTURES / f"{name}.onnx").read_bytes()
-    module = load(data, {}).module
+    module = load(data, {}, recurrences=recurrence_limits(GPU)).module
     parted = partition(module, GPU.throughput("float32"), GPU.bandwidth)
     steps = outline(module, parted, list(places(parted.matches)))
     explained = [o for o in explain(data, GPU, {}).operators if o.reason != NOT_COMPUTED]
