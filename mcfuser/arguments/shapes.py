@@ -10,7 +10,7 @@ from mcfuser.errors import InputError
 from mcfuser.extents import ExtentRange, InputExtent
 
 _NUMBER = r"0*[1-9][0-9]{0,8}"
-_EXTENT = re.compile(_NUMBER)
+_EXTENT = re.compile(rf"{_NUMBER}|0")
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})")
 
 
@@ -44,7 +44,7 @@ def ranged_shapes(words: Sequence[str]) -> dict[str, tuple[InputExtent, ...]]:
         if not name or len(known) < len(extents):
             raise InputError(
                 f"shape '{shortened(word)}' is not of the form input=1x128 or input=1x16..512, "
-                "extents at least 1"
+                "ranges from 1 on"
             )
         if name in by_name:
             raise InputError(f"shape of input '{shortened(name)}' is given twice")

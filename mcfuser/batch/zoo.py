@@ -177,8 +177,8 @@ def _extent(value: object) -> int | str:
     """A number, or a range such as `1..8`."""
     if isinstance(value, str) and RANGE.fullmatch(value):
         return value
-    if type(value) is not int or not 1 <= value < 1 << 31:
-        raise ValueError("an extent of at least 1, or a range as '1..8', is expected")
+    if type(value) is not int or not 0 <= value < 1 << 31:
+        raise ValueError("an extent of 0 or more, or a range as '1..8', is expected")
     return value
 
 

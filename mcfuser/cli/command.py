@@ -16,6 +16,7 @@ from mcfuser.cli.compile import compile_
 from mcfuser.cli.devices import device, devices
 from mcfuser.cli.doctor import doctor
 from mcfuser.cli.explain import explain
+from mcfuser.cli.freeze import freeze
 from mcfuser.cli.keys import app as keys
 from mcfuser.cli.model import app as model
 from mcfuser.cli.run import run
@@ -38,6 +39,7 @@ app.command("compile")(compile_)
 app.command("tune")(tune)
 app.command("space")(space)
 app.command("explain")(explain)
+app.command("freeze")(freeze)
 app.command("run")(run)
 app.command("sign")(sign)
 app.command("verify")(verify)

@@ -147,6 +147,6 @@ def _is_port(value: object) -> bool:
 
 def _is_shape(value: object) -> bool:
     return isinstance(value, list) and all(
-        (type(n) is int and n > 0) or (isinstance(n, str) and bool(RANGE.fullmatch(n)))
+        (type(n) is int and n >= 0) or (isinstance(n, str) and bool(RANGE.fullmatch(n)))
         for n in value
     )

@@ -121,8 +121,8 @@ def _bind_named(value: onnx.ValueInfoProto, extents: Mapping[str, int]) -> None:
                 f"dimension {_dimension(d, position)} of input '{value.name}' is dynamic; "
                 f"fix it with --shape {value.name}={example}, for example"
             )
-        if d.dim_value < 1:
+        if d.dim_value < 0:
             raise ModelError(
                 f"dimension {position} of input '{value.name}' has extent {d.dim_value}; "
-                "every extent must be at least 1"
+                "no extent may be below 0"
             )

@@ -32,6 +32,7 @@ from mcfuser.graph.inplace import updated_in_place
 from mcfuser.graph.integer_weights import with_integer_weights, without_integer_weights
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.matching import calls_rewritten
+from mcfuser.graph.messages import inside
 from mcfuser.graph.narrow import narrowed
 from mcfuser.graph.precision import Narrowing
 from mcfuser.graph.precompute import precomputed
@@ -154,6 +155,7 @@ def imported(
     combined = combine_siblings(branched)
     folded = combined.proto
     check_sizes(folded, limits)  # more shapes are known now
+    _check_empty(folded)
     name_nodes(folded.graph)
     module, names = _import(combined)
     module = with_integer_weights(_simplify(module), held)
@@ -262,9 +264,21 @@ def _import(folded: OnnxModel) -> tuple[tvm.IRModule, dict[str, str]]:
             if at is not None:
                 importer.bb._end_block()  # or TVM says on stderr that it was left open
             what = f"operator '{at.op_type}' (node '{at.name}')" if at else "the model"
-            raise ModelError(f"{what} cannot be imported: {sentence(error)}") from error
+            why = _undecided(at, folded.proto.graph) if at else ""
+            raise ModelError(f"{what} cannot be imported: {why or sentence(error)}") from error
     values = importer._nodes.items()
     return module, {str(n): v.name for n, v in values if isinstance(v, relax.Var)}
+
+
+def _undecided(node: onnx.NodeProto, graph: onnx.GraphProto) -> str:
+    """What to do about an If that an input decides; empty for other nodes."""
+    if node.op_type != "If" or node.input[0] not in {i.name for i in graph.input}:
+        return ""
+    name = node.input[0]
+    return (
+        f"input '{name}' chooses a branch as the model runs; make it a constant with "
+        f"mcfuser freeze MODEL {name}=true -o FROZEN, or {name}=false"
+    )
 
 
 def _clipped(call: relax.Call) -> relax.Expr:
@@ -310,16 +324,29 @@ def _input_port(value: onnx.ValueInfoProto) -> ModelPort:
     return ModelPort(value.name, tuple(d.dim_value for d in tensor.shape.dim), dtype)
 
 
+def _check_empty(folded: onnx.ModelProto) -> None:
+    """Raises ModelError where an operator computes with an input without elements. A cache before
+    the first step is one: it may be joined with something, which no node reads any more."""
+    empty = {p.name for p in input_ports(folded) if 0 in p.shape}
+    for node in inside(folded.graph, onnx.NodeProto) if empty else ():
+        for name in empty.intersection(node.input):
+            raise ModelError(
+                f"input '{name}' has a dimension of extent 0, and operator '{node.op_type}' (node "
+                f"'{node.name}') computes with it; give it a larger shape with --shape"
+            )
+
+
 def _output_ports(folded: onnx.ModelProto, module: tvm.IRModule) -> tuple[ModelPort, ...]:
     kind = module["main"].ret_ty
     fields = list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
+    constants = {t.name for t in folded.graph.initializer}
     ports = []
     for value, field in zip(folded.graph.output, fields, strict=True):
         if not isinstance(field, relax.TensorType) or field.ndim < 0:
             raise ModelError(f"output '{value.name}' is no tensor of known rank")
         dims = field.shape if field.shape is not None else [None] * field.ndim
         shape = tuple(int(d) if isinstance(d, (int, tvm.tirx.IntImm)) else -1 for d in dims)
-        if 0 in shape:
+        if 0 in shape and value.name not in constants:
             raise ModelError(f"output '{value.name}' has a dimension of extent 0")
         ports.append(ModelPort(value.name, shape, str(field.dtype)))
     return tuple(ports)

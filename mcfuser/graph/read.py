@@ -12,7 +12,7 @@ from mcfuser.errors import ModelError
 from mcfuser.graph.bind import open_dimensions
 from mcfuser.graph.calls import check_calls
 from mcfuser.graph.constants import check_constants
-from mcfuser.graph.embedded import APART, embedded, lightened
+from mcfuser.graph.embedded import APART, TakenData, embedded, lightened
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
@@ -48,16 +48,17 @@ def read(
     return normalized(parse(model, limits, folder), known, limits)
 
 
-def parse(model: ModelBytes, limits: ModelLimits, folder: DataFolder | None = None) -> OnnxModel:
-    """The model that the bytes hold, with all its data at hand; raises as `read` does."""
+def light(model: ModelBytes, limits: ModelLimits) -> tuple[onnx.ModelProto, list[TakenData]]:
+    """The message that the bytes hold, and the data of large weights that were taken out of it, if
+    there are many (embedded.lightened); raises as `read` does."""
     if not model:
         raise ModelError("the model is empty (0 bytes); give an ONNX file")
     proto = onnx.ModelProto()
     try:
         if not scan(model, limits):
             raise DecodeError
-        light, taken = lightened(model) if len(model) >= APART else (model, [])
-        proto.ParseFromString(light)
+        message, taken = lightened(model) if len(model) >= APART else (model, [])
+        proto.ParseFromString(message)
     except DecodeError:
         if model[:1] == _IR_VERSION_TAG:
             raise ModelError(
@@ -72,6 +73,12 @@ def parse(model: ModelBytes, limits: ModelLimits, folder: DataFolder | None = No
     if not proto.opset_import or not proto.graph.output:
         lacks = "operator set" if not proto.opset_import else "output"
         raise ModelError(f"the ONNX model names no {lacks}: it is truncated; export it again")
+    return proto, taken
+
+
+def parse(model: ModelBytes, limits: ModelLimits, folder: DataFolder | None = None) -> OnnxModel:
+    """The model that the bytes hold, with all its data at hand; raises as `read` does."""
+    proto, taken = light(model, limits)
     _name_domains(proto)
     weights = embedded(proto, model, taken)
     check_constants(proto, limits)

@@ -11,7 +11,7 @@ from mcfuser.errors import InputError
 from mcfuser.extents import ExtentRange, InputExtent
 
 EXTENTS = st.one_of(
-    st.integers(1, 999_999_999),
+    st.integers(0, 999_999_999),
     st.tuples(st.integers(1, 999_999_998), st.integers(1, 9)).map(
         lambda p: ExtentRange(p[0], min(p[0] + p[1], 999_999_999))
     ),

@@ -175,7 +175,7 @@ BAD = {
     "shapes in words": (model('shapes = "x=1x2"'), "'shapes.0' is 'x=1x2'"),
     "a shape of words": (model('shapes = { x = "1x2" }'), "'shapes.0.x' is '1x2'"),
     "a shape of nothing": (model("shapes = { x = [] }"), "'shapes.0.x' is []"),
-    "an extent of zero": (model("shapes = { x = [0] }"), "'shapes.0.x.0' is 0"),
+    "an extent below zero": (model("shapes = { x = [-1] }"), "'shapes.0.x.0' is -1"),
     "a huge extent": (model("shapes = { x = [9999999999] }"), "'shapes.0.x.0' is 9999999999"),
     "half a range": (model('shapes = { x = ["1.."] }'), "a range as '1..8', is expected"),
     "an extent in words": (model('shapes = { x = ["a"] }'), "'shapes.0.x.0' is 'a'"),

@@ -34,6 +34,16 @@ def placed(body: NodeBody, cache: str, new: str, start: str, circular: bool = Fa
     return body.op("Where", within, new, cache)
 
 
+def concatenation(body: NodeBody) -> list[str | None] | None:
+    """A Concat without the parts that have no elements, as a cache before the first step."""
+    parts = body.reads(len(body.node.input))
+    axis, shapes = body.attribute("axis", 0), [body.known.shape(p) for p in parts]
+    left = [p for p, s in zip(parts, shapes, strict=True) if s is None or 0 not in s]
+    if len(left) == len(parts) or not left:
+        return None
+    return [body.op("Identity", left[0]) if len(left) == 1 else body.concat(axis, *left)]
+
+
 def tensor_scatter(body: NodeBody) -> list[str | None]:
     """ONNX's TensorScatter: new rows written into a cache, for each sequence from its own index."""
     cache, new = body.reads(2)

@@ -44,6 +44,7 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     ("", "Cast"): quantized.cast,
     ("", "Celu"): activation.celu,
     ("", "Col2Im"): sampling.overlapping_sum,
+    ("", "Concat"): movement.concatenation,
     ("", "ConcatFromSequence"): sequence.concatenation,
     ("", "ConvInteger"): quantized.integer_convolution,
     ("", "ConvTranspose"): sampling.transposed_convolution,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
@@ -9,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from mcfuser.errors import ModelError
 from mcfuser.graph.load import load
 from mcfuser.graph.rewrite.apply import rewrite
+from tests.support.lifted import computed
 from tests.support.one_node import Arrays, agree, one_node
 
 RANDOM = np.random.default_rng(0)
@@ -29,6 +32,21 @@ def test_a_cache_is_written(shape: tuple[int, ...], axis: int, rows: int, mode: 
         arrays = given | ({} if start is None else {"start": np.array(start, np.int64)})
         model = one_node("TensorScatter", list(arrays), 1, arrays, opset=24, mode=mode, axis=axis)
         agree(model, arrays, results=ReferenceEvaluator(model).run(None, arrays))
+        load(model.SerializeToString(), {})
+
+
+def test_parts_without_elements_are_left_out(tmp_path: Path) -> None:
+    """As a cache before the first step."""
+    empty = drawn(2, 0, 3)
+    for parts in ({"a": drawn(2, 4, 3)}, {"a": drawn(2, 4, 3), "b": drawn(2, 1, 3)}):
+        for arrays in ({"past": empty} | parts, parts | {"past": empty}):
+            model = one_node("Concat", list(arrays), 1, arrays, axis=1)
+            found = load(model.SerializeToString(), {})
+            assert [p.shape for p in found.inputs] == [a.shape for a in arrays.values()]
+            (result,) = computed(found.module, [*arrays.values()], tmp_path)
+            np.testing.assert_array_equal(result, np.concatenate([*parts.values()], 1))
+    model = one_node("Concat", ["past", "past"], 1, {"past": empty}, axis=1)
+    with pytest.raises(ModelError, match=r"input 'past' has a dimension of extent 0.*'Concat'"):
         load(model.SerializeToString(), {})
 
 
