@@ -67,11 +67,14 @@ def within(layout: AxisStrides, sizes: Mapping[int, int], extents: Sequence[int]
     """
     axes_along: list[list[tuple[int, int]]] = [[] for _ in extents]
     strides = dense(extents)
+    beyond = sum((sizes[axis] - 1) * stride for axis, stride in layout.items())
     for axis, stride in sorted(layout.items(), key=lambda item: -item[1]):
+        last, beyond = beyond, beyond - (sizes[axis] - 1) * stride
         for d, (unit, extent) in enumerate(zip(strides, extents, strict=True)):
             if extent == 1 or stride % unit or stride >= unit * extent:
                 continue
-            if stride * sizes[axis] > unit * extent:
+            # an axis of every other position may end before a whole step would
+            if stride * sizes[axis] > unit * extent and last >= unit * extent:
                 raise Straddle(axis, _inner(stride, sizes[axis], unit * extent))
             axes_along[d].append((axis, stride // unit))
             break

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations, pairwise, permutations
+from itertools import combinations, islice, pairwise, permutations
 
 from mcfuser.chain import Chain, batch_axes, sources
 from mcfuser.errors import ChainError
@@ -20,6 +20,9 @@ _TOKEN = re.compile(r"[a-z][0-9]*|[(),.]")
 
 FEW = 5
 """Loops of which all orders are in a space; of more there are too many."""
+MOST = 30_000
+"""Expressions of a chain: of more, to list them alone takes seconds, and a minute what follows. Two
+pooled values, a mean and a product of NASNet's would have 632,322."""
 LoopRows = tuple[tuple[str, ...], ...]
 """Loops in rows, of which each has those that are interchangeable."""
 
@@ -111,27 +114,38 @@ def flat(chain: Chain) -> tuple[Expression, ...]:
     are left must be private to one group each, and each group must have one; a group's own
     expression is deep or flat again.
 
-    Of more than FEW loops, interchangeable ones are in the order of the chain's axes.
+    Of more than FEW loops, interchangeable ones are in the order of the chain's axes. Raises
+    ChainError where there are more than MOST expressions, deep ones among them.
     """
-    return _flat(tuple(o.related for o in chain.operators), loop_axes(chain), _alike(chain))
+    loops = loop_axes(chain)
+    found = _flat(tuple(o.related for o in chain.operators), loops, _alike(chain))
+    if found is None:
+        raise ChainError(
+            f"the {len(loops)} loops of the chain can be nested in more than {MOST} ways; divide "
+            "the chain into smaller ones"
+        )
+    return found
 
 
 @lru_cache(maxsize=256)
 def _flat(
     operators: tuple[tuple[str, ...], ...], loops: tuple[str, ...], alike: LoopRows
-) -> tuple[Expression, ...]:
-    """Operators stand here for the axes that they use: nothing else of them matters."""
-    return tuple(dict.fromkeys(e for e in _tilings(operators, loops, alike) if e.parts))
+) -> tuple[Expression, ...] | None:
+    """None where there are too many. Operators stand here for the axes that they use: nothing else
+    of them matters."""
+    every = tuple(islice(_tilings(operators, loops, alike), MOST + 1))
+    return tuple(dict.fromkeys(e for e in every if e.parts)) if len(every) <= MOST else None
 
 
 def tilings(chain: Chain) -> tuple[Expression, ...]:
     """Deep and flat tiling expressions (MCFuser section III-A): 24 + 2 for the GEMM chain.
 
-    Of more than FEW loops, interchangeable ones are in the order of the chain's axes.
+    Of more than FEW loops, interchangeable ones are in the order of the chain's axes. Raises
+    ChainError where there are more than MOST.
     """
-    loops = loop_axes(chain)
+    loops, parts = loop_axes(chain), flat(chain)
     nests = orders(loops, len(loops), _alike(chain))
-    return tuple(Expression(order) for order in nests) + flat(chain)
+    return tuple(Expression(order) for order in nests) + parts
 
 
 def _alike(chain: Chain) -> LoopRows:

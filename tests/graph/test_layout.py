@@ -72,6 +72,16 @@ def test_what_lies_between_convolutions_has_its_channels_last(tmp_path: Path) ->
     assert turned(found) == len(found.matches) - 1
 
 
+@pytest.mark.parametrize("size", [6, 7, 8, 9, 10])
+@pytest.mark.parametrize("stride", [2, 3])
+def test_every_other_position_is_read_of_any_number(size: int, stride: int, tmp_path: Path) -> None:
+    """As in the shortcuts of residual networks."""
+    net = Net()
+    x = net.op("Relu", conv(net, net.input("x", 1, 3, size, size), 4, 3))
+    net_out = net.op("Relu", conv(net, x, 6, 4, 1, strides=[stride, stride]))
+    assert len(parted(net, net_out, folder=tmp_path).matches) == 2
+
+
 @pytest.mark.parametrize("reader", ["", "Concat", "Rows", "Resize", "Flatten", "output", "Pad"])
 def test_what_others_read_lies_as_it_is_written(reader: str, tmp_path: Path) -> None:
     net = Net()

@@ -33,6 +33,17 @@ def test_an_axis_across_a_dimensions_end_says_where_it_can_be_cut() -> None:
     assert (raised.value.axis, raised.value.inner) == (0, 4)
 
 
+def test_an_axis_of_every_other_position_may_end_before_a_whole_step() -> None:
+    """As the rows of a convolution with a stride of 2 over 5 x 5 positions."""
+    layout, sizes = {0: 10, 1: 2}, {0: 3, 1: 3}
+    assert within(layout, sizes, (5, 5)) == [[(0, 2)], [(1, 2)]]
+    assert within(layout, sizes, (25,)) == [[(0, 10), (1, 2)]]
+    with pytest.raises(Straddle):  # the second axis fills the steps of the first
+        within({0: 4, 1: 1}, {0: 4, 1: 4}, (2, 8))
+    with pytest.raises(Unliftable):  # its last step ends behind the dimension
+        within({0: 4, 1: 1}, {0: 3, 1: 4}, (2, 5))
+
+
 @pytest.mark.parametrize(
     ("layout", "sizes", "extents"),
     [({0: 1}, {0: 10}, (3, 4)), ({0: 100}, {0: 2}, (3, 4)), ({0: 3}, {0: 4}, (3, 4))],

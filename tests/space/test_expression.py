@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise, permutations
 from math import factorial
@@ -299,3 +300,24 @@ def test_of_few_loops_all_orders_are_there() -> None:
         "operators": ["C[m, i, n] = sum[k] A[k, m, i] * B[k, n]"],
     })  # fmt: skip
     assert interchangeable(chain) == (("m", "i"),) and len(tilings(chain)) == 24
+
+
+def test_a_chain_whose_loops_nest_in_too_many_ways_is_refused_at_once() -> None:
+    """Ten loops of two pooled values, a mean of one of them and a product with it."""
+    found = from_json({
+        "axes": {"m": 1, "n": 8, "k": 8, "s": 6, "h": 7, "v": 7, "w": 3, "x": 3, "y": 3, "z": 3},
+        "tensors": {
+            "A": {"shape": [*"mkhwvx"]}, "F": {"shape": [*"mkhyvz"]}, "B": {"shape": [*"skn"]},
+        },
+        "operators": [
+            "Z[m, k, h, v] = sum[w, x] A[m, k, h, w, v, x]",
+            "Y[m, k, h, v] = sum[y, z] F[m, k, h, y, v, z]",
+            "M[m, s, k] = sum[h, v] select(s < 1, Z[m, k, h, v], Y[m, k, h, v])",
+            "C[m, n] = sum[s, k] M[m, s, k] * B[s, k, n]",
+        ],
+    })  # fmt: skip
+    begun = time.monotonic()
+    for of in (tilings, flat):
+        with pytest.raises(ChainError, match=r"10 loops of the chain .* more than 30000 ways"):
+            of(found)
+    assert time.monotonic() - begun < 10
