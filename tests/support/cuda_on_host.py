@@ -7,16 +7,19 @@ layout that PTX gives its operands, what blocks send each other, and what waits 
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from mcfuser.codegen.cuda.cluster import THREADS, ClusterWalk
 from mcfuser.codegen.cuda.recurrence_product import TENSOR_CORE
 from mcfuser.codegen.cuda.recurrence_source import CLUSTER, HEADERS, source
 
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 _HOST = """
 #include <immintrin.h>
 #include <pthread.h>

@@ -11,7 +11,7 @@ import pytest
 from mcfuser.codegen.cuda import cluster
 from mcfuser.codegen.cuda.cluster import ClusterWalk, packed
 from mcfuser.codegen.cuda.recurrence_source import parameters, source
-from tests.support.cuda_on_host import on_host, run
+from tests.support.cuda_on_host import needs_compiler, on_host, run
 from tests.support.paths import GOLDEN
 from tests.support.recurrences import Walked, cells, random_walk, walked_over
 
@@ -55,6 +55,7 @@ def results(walk: ClusterWalk, walked: Walked, folder: Path) -> list[np.ndarray]
     return [a.astype(np.float64) for a in written]
 
 
+@needs_compiler
 @pytest.mark.parametrize(
     ("cell", "dtype", "blocks", "rows", "batch", "hidden"),
     [
@@ -75,6 +76,7 @@ def test_every_unit_of_every_row_is_computed(
     agrees(walk, tmp_path)
 
 
+@needs_compiler
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_what_registers_cannot_hold_lies_in_shared_memory(
     dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -85,6 +87,7 @@ def test_what_registers_cannot_hold_lies_in_shared_memory(
     agrees(walk, tmp_path)
 
 
+@needs_compiler
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_matrices_may_be_narrower_than_tensors(narrow: str, tmp_path: Path) -> None:
     walk = ClusterWalk(BOTH, 3, 2, 21, "float32", narrow, 2, 2)

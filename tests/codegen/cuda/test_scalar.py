@@ -14,6 +14,7 @@ import pytest
 from mcfuser.codegen.cuda.scalar import FUNCTIONS, expression, literal
 from mcfuser.expr import ARITY, Call, Expr, Read, parse
 from mcfuser.space.reference import value
+from tests.support.cuda_on_host import needs_compiler
 
 EXPRESSIONS = (
     "1.0 / (exp(-(x[j] + y[j])) + 1.0)", "tanh(x[j]) - 0.25 * tanh(y[j] * 0.001)",
@@ -39,6 +40,7 @@ def test_every_function_is_tried() -> None:
     assert set(ARITY) - WITHOUT == set().union(*(ops(parse(e)) for e in EXPRESSIONS))
 
 
+@needs_compiler
 @pytest.mark.parametrize("fast", [False, True])
 def test_expressions_mean_what_they_say(fast: bool, tmp_path: Path) -> None:
     parsed = [parse(e) for e in EXPRESSIONS]
