@@ -54,6 +54,7 @@ def bind(
     extents: dict[str, int] = {}
     for value in inputs.values():
         _check_type(value)
+        _check_own_extents(value)
         if value.name in shapes:
             _bind_given(value, shapes[value.name], extents)
     for value in inputs.values():
@@ -76,6 +77,16 @@ def _check_type(value: onnx.ValueInfoProto) -> None:
             f"input '{value.name}' has element type {name}, which is not supported; "
             "use a float, integer or bool type"
         )
+
+
+def _check_own_extents(value: onnx.ValueInfoProto) -> None:
+    """Raises ModelError where the model itself fixes an extent below 1; --shape may give 0."""
+    for position, d in enumerate(value.type.tensor_type.shape.dim):
+        if d.HasField("dim_value") and d.dim_value < 1:
+            raise ModelError(
+                f"dimension {position} of input '{value.name}' has extent {d.dim_value}; "
+                "every extent must be at least 1"
+            )
 
 
 def _dimension(d: onnx.TensorShapeProto.Dimension, position: int) -> str:
@@ -120,9 +131,4 @@ def _bind_named(value: onnx.ValueInfoProto, extents: Mapping[str, int]) -> None:
             raise ModelError(
                 f"dimension {_dimension(d, position)} of input '{value.name}' is dynamic; "
                 f"fix it with --shape {value.name}={example}, for example"
-            )
-        if d.dim_value < 0:
-            raise ModelError(
-                f"dimension {position} of input '{value.name}' has extent {d.dim_value}; "
-                "no extent may be below 0"
             )

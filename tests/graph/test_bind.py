@@ -59,7 +59,7 @@ def test_what_was_said_of_other_values_is_forgotten() -> None:
         (["rows", 4], {"x": (3, 4, 5)}, "3 dimensions; it has 2"),
         (["rows", 4], {"x": (3, 5)}, "dimension 1 of input 'x' extent 5; .* fix it at 4"),
         (["rows", 4], {"x": (-3, 4)}, "dimension of extent -3"),
-        ([-2, 4], {}, "dimension 0 of input 'x' has extent -2"),
+        ([0, 4], {}, "dimension 0 of input 'x' has extent 0"),
     ],
 )
 def test_what_is_refused(dims: Dims | None, given: dict[str, tuple[int, ...]], words: str) -> None:

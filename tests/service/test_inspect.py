@@ -47,6 +47,7 @@ def test_good_models_pass(given: bytes, shapes: dict[str, tuple[int, ...]]) -> N
         (model("Wish"), {}, "operator 'Wish' .*'the_node'"),
         (model("Wish", "acme"), {}, "operator 'Wish' .*'acme'.*'the_node'"),
         (model(rows="n"), {}, "'n' of input 'x'.*--shape x="),
+        (model(rows=0), {}, "extent 0"),
         (model(), {"z": (1,)}, "'z'"),
         (model(), {"x": (9, 9)}, "extent 9"),
         (external(), {}, "external file '../../etc/passwd'"),

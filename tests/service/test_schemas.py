@@ -16,7 +16,7 @@ def test_shapes_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["", "input", "input=", "=1x2", "x=1x", "x=0x2", "x=-1", "x=1.5", "x=²", "x=n", "x=1X2",
+    "word", ["", "input", "input=", "=1x2", "x=1x", "x=00", "x=-1", "x=1.5", "x=²", "x=n", "x=1X2",
              "x=" + "9" * 5000],
 )  # fmt: skip
 def test_a_malformed_shape_is_named(word: str) -> None:

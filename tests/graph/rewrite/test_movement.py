@@ -37,17 +37,22 @@ def test_a_cache_is_written(shape: tuple[int, ...], axis: int, rows: int, mode: 
 
 def test_parts_without_elements_are_left_out(tmp_path: Path) -> None:
     """As a cache before the first step."""
-    empty = drawn(2, 0, 3)
+
+    def joined(*names: str, **arrays: np.ndarray) -> bytes:
+        model = one_node("Concat", names, 1, arrays, axis=1)
+        (past,) = (i for i in model.graph.input if i.name == "past")
+        past.type.tensor_type.shape.dim[1].dim_param = "steps"
+        return bytes(model.SerializeToString())
+
+    empty, shapes = drawn(2, 0, 3), {"past": (2, 0, 3)}
     for parts in ({"a": drawn(2, 4, 3)}, {"a": drawn(2, 4, 3), "b": drawn(2, 1, 3)}):
         for arrays in ({"past": empty} | parts, parts | {"past": empty}):
-            model = one_node("Concat", list(arrays), 1, arrays, axis=1)
-            found = load(model.SerializeToString(), {})
+            found = load(joined(*arrays, **arrays), shapes)
             assert [p.shape for p in found.inputs] == [a.shape for a in arrays.values()]
             (result,) = computed(found.module, [*arrays.values()], tmp_path)
             np.testing.assert_array_equal(result, np.concatenate([*parts.values()], 1))
-    model = one_node("Concat", ["past", "past"], 1, {"past": empty}, axis=1)
     with pytest.raises(ModelError, match=r"input 'past' has a dimension of extent 0.*'Concat'"):
-        load(model.SerializeToString(), {})
+        load(joined("past", "past", past=empty), shapes)
 
 
 @pytest.mark.parametrize("known", [False, True])
