@@ -34,11 +34,13 @@ def freeze(
     if output.exists() and output.samefile(model):
         raise InputError(f"'{output}' is the model itself; write to another file")
     from mcfuser.graph.embedded import mapped
-    from mcfuser.graph.freeze import initializers, is_external
+    from mcfuser.graph.freeze import has_files, initializers
+    from mcfuser.graph.limits import DEFAULTS
+    from mcfuser.graph.read import light
 
-    data = mapped(model)
-    added = initializers(data, given)
-    if is_external(data) and output.resolve().parent != model.resolve().parent:
+    proto, _ = light(mapped(model), DEFAULTS)
+    added = initializers(proto, given)
+    if has_files(proto) and output.resolve().parent != model.resolve().parent:
         raise InputError(
             f"weights of '{model}' are in files beside it: write the result to the same folder, "
             f"as {model.parent / output.name}"

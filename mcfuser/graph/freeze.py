@@ -17,25 +17,22 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.errors import InputError, ModelError
 from mcfuser.graph.bind import DTYPES
-from mcfuser.graph.limits import DEFAULTS, ModelLimits
-from mcfuser.graph.read import light
-from mcfuser.graph.wire import ModelBytes
+from mcfuser.graph.external import is_external
+from mcfuser.graph.messages import inside
 
 LARGEST = 1 << 16
 """The most elements of an input that is given a value."""
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 
-def initializers(
-    model: ModelBytes, values: Mapping[str, str], limits: ModelLimits = DEFAULTS
-) -> bytes:
+def initializers(model: onnx.ModelProto, values: Mapping[str, str]) -> bytes:
     """What follows the bytes of a model in which inputs always have the `values`, by name: a number
     or several with commas between them, or `true` and `false`.
 
-    One number is the value of all elements. Raises ModelError where the bytes are no ONNX model,
-    and InputError where it has no such input, or a value is none of its type and shape.
+    One number is the value of all elements. Raises InputError where the model has no such input, or
+    a value is none of its type and shape, and ModelError where an input is no tensor.
     """
-    graph = light(model, limits)[0].graph
+    graph = model.graph
     given = {t.name for t in graph.initializer}
     inputs = {i.name: i for i in graph.input if i.name not in given}
     added = onnx.ModelProto()
@@ -48,10 +45,9 @@ def initializers(
     return appended
 
 
-def is_external(model: ModelBytes, limits: ModelLimits = DEFAULTS) -> bool:
-    """Whether some data of a model are in files beside it. Raises as `initializers` does."""
-    graph = light(model, limits)[0].graph
-    return any(t.data_location == TensorProto.EXTERNAL for t in graph.initializer)
+def has_files(model: onnx.ModelProto) -> bool:
+    """Whether some data of a model are in files beside it."""
+    return any(map(is_external, inside(model.graph, TensorProto)))
 
 
 def _value(value: onnx.ValueInfoProto, text: str) -> NDArray[np.generic]:

@@ -9,8 +9,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.errors import InputError, ModelError
 from mcfuser.graph import embedded, read
-from mcfuser.graph.freeze import initializers, is_external
+from mcfuser.graph.freeze import has_files, initializers
+from mcfuser.graph.limits import DEFAULTS
 from mcfuser.graph.load import load
+from mcfuser.graph.read import light
 
 Dims = list[int | str | None]
 
@@ -32,9 +34,13 @@ def model(kind: int = TensorProto.FLOAT, dims: Dims | None = None) -> bytes:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
 
 
+def message(given: bytes) -> onnx.ModelProto:
+    return light(given, DEFAULTS)[0]
+
+
 def value(given: bytes, text: str) -> np.ndarray:
     """The constant that `v` becomes."""
-    proto = onnx.ModelProto.FromString(given + initializers(given, {"v": text}))
+    proto = onnx.ModelProto.FromString(given + initializers(message(given), {"v": text}))
     onnx.checker.check_model(proto)
     (found,) = (t for t in proto.graph.initializer if t.name == "v")
     return numpy_helper.to_array(found)
@@ -80,33 +86,36 @@ def test_a_value_of_another_form_is_named(
     kind: int, dims: Dims | None, text: str, words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
-        initializers(model(kind, dims), {"v": text})
+        initializers(message(model(kind, dims)), {"v": text})
 
 
 def test_what_is_no_input_is_named() -> None:
     with pytest.raises(InputError, match="the model has no input 'z'; its inputs are x, v"):
-        initializers(model(), {"z": "1"})
+        initializers(message(model()), {"z": "1"})
     with pytest.raises(InputError, match="'w' is an initializer already"):
-        initializers(model(), {"w": "1"})
+        initializers(message(model()), {"w": "1"})
     with pytest.raises(ModelError, match="not ONNX"):
-        initializers(b"hello", {"v": "1"})
+        message(b"hello")
     with pytest.raises(ModelError, match="input 'v' is no tensor of numbers"):
-        initializers(model(TensorProto.STRING), {"v": "1"})
+        initializers(message(model(TensorProto.STRING)), {"v": "1"})
 
 
 def test_the_model_has_the_other_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its weights are taken out of its bytes."""
     given = model(TensorProto.INT64, [1])
-    frozen = given + initializers(given, {"v": "5"})
+    frozen = given + initializers(message(given), {"v": "5"})
     for apart in (embedded.APART, 1):
         monkeypatch.setattr(embedded, "APART", apart)
         monkeypatch.setattr(read, "APART", apart)
         assert [p.name for p in load(frozen, {}).inputs] == ["x"]
-        assert initializers(given, {"v": "5"}) == frozen[len(given) :]
+        assert initializers(message(given), {"v": "5"}) == frozen[len(given) :]
 
 
 def test_weights_in_files_are_noticed() -> None:
-    assert not is_external(model())
+    assert not has_files(message(model()))
     proto = onnx.ModelProto.FromString(model())
     proto.graph.initializer[0].data_location = TensorProto.EXTERNAL
-    assert is_external(proto.SerializeToString())
+    assert has_files(proto)
+    inner = onnx.ModelProto()  # a weight of a branch alone
+    inner.graph.node.add().attribute.add().g.CopyFrom(proto.graph)
+    assert has_files(inner)

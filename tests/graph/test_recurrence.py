@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from tvm import relax
 
 from mcfuser.chain.recurrence import (
     NO_RECURRENCES,
@@ -19,6 +18,7 @@ from mcfuser.errors import ModelError
 from mcfuser.graph.load import Loaded, load
 from mcfuser.graph.partition import partition
 from mcfuser.graph.recurrence import activations
+from tests.support.recurrences import called_by_name
 from tests.support.recurrent_nodes import EVERY, GATES, arrays, recurrent_model
 
 LOOPS = RecurrenceLimits(("float32",))
@@ -30,13 +30,7 @@ def loaded(model: onnx.ModelProto, recurrences: RecurrenceLimits = LOOPS) -> Loa
 
 def calls(found: Loaded) -> list[Recurrence]:
     """The recurrences that a module calls."""
-    names = []
-
-    def visit(e: relax.Expr) -> None:
-        if isinstance(e, relax.ExternFunc):
-            names.append(str(e.global_symbol))
-
-    relax.analysis.post_order_visit(found.module["main"], visit)
+    names = called_by_name(found.module)
     assert all(map(is_recurrence, names))
     return [recurrence_of(name) for name in names]
 

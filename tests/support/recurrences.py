@@ -8,6 +8,7 @@ from functools import partial
 
 import ml_dtypes
 import numpy as np
+from tvm import IRModule, relax
 
 from mcfuser.chain.recurrence import Recurrence, RecurrentStage
 from mcfuser.expr import Read, parse
@@ -38,6 +39,28 @@ CELLS = [
     for cell in cells(backward, lengths)
 ]
 """A cell of one stage and one of two, by directions and lengths."""
+
+
+def cell(stages: tuple[int, ...], directions: int = 1) -> Recurrence:
+    """A cell whose stages have so many products."""
+    operands = ("h", *(f"v{i}" for i in range(1, len(stages))))
+    made = tuple(
+        RecurrentStage(o, tuple(f"{o}{s}" for s in range(n)), ())
+        for o, n in zip(operands, stages, strict=True)
+    )
+    return Recurrence((), (), (("h", "next"),), made, (False, True)[:directions])
+
+
+def called_by_name(module: IRModule) -> list[str]:
+    """The functions that `main` calls by name."""
+    names: list[str] = []
+
+    def visit(e: relax.Expr) -> None:
+        if isinstance(e, relax.ExternFunc):
+            names.append(str(e.global_symbol))
+
+    relax.analysis.post_order_visit(module["main"], visit)
+    return names
 
 
 @dataclass(frozen=True)

@@ -174,12 +174,12 @@ def _kernel(folder: Path, described: Mapping[str, Any], arch: str) -> Any:
     }
     facts = json.dumps({"tvm_version": tvm.__version__, "func_info": functions})
     table = tvm.get_global_func("runtime.LoadMetaDataFromJSON")(facts)
-    cubin = folder / f"{described['name']}.cubin"
-    if not cubin.exists():
-        cubin.write_bytes(compile_cuda(cubin.with_suffix(".cu").read_text(), "cubin", arch))
-    return tvm.get_global_func("ffi.Module.create.cuda")(
-        cubin.read_bytes(), "cubin", table, {}
-    )  # fmt: skip
+    path = folder / f"{described['name']}.cubin"
+    if path.exists():
+        cubin = path.read_bytes()
+    else:
+        cubin = bytes(compile_cuda(path.with_suffix(".cu").read_text(), "cubin", arch))
+    return tvm.get_global_func("ffi.Module.create.cuda")(cubin, "cubin", table, {})
 
 
 def _arguments(types: Sequence[str]) -> dict[str, Any]:

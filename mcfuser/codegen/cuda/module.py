@@ -52,10 +52,17 @@ class CubinKernel:
     shared: int
     dependent: bool
 
+    kind = "cubin"
+
     @property
     def name(self) -> str:
         """The first function's."""
         return self.functions[0][0]
+
+    @property
+    def content(self) -> bytes:
+        """What the build reads of it."""
+        return self.cubin
 
 
 def kernel(source: TritonSource, binary: Binary) -> CubinKernel:
@@ -215,10 +222,7 @@ def _write(
         stored = array.view(np.uint16) if str(array.dtype) == "bfloat16" else array
         np.save(folder / f"{constant}.npy", stored, allow_pickle=False)
     for k in kernels:
-        if isinstance(k, RecurrenceKernel):
-            (folder / f"{k.name}.cu").write_text(k.text)
-        else:
-            (folder / f"{k.name}.cubin").write_bytes(k.cubin)
+        (folder / f"{k.name}.{k.kind}").write_bytes(k.content)
     order = {
         "arch": device.arch,
         "constants": {name: str(array.dtype) for name, array in constants.items()},
@@ -227,7 +231,7 @@ def _write(
                 "name": k.name,
                 "functions": k.functions,
                 "shared": k.shared,
-                "dependent": isinstance(k, CubinKernel) and k.dependent,
+                "dependent": k.dependent,
             }
             for k in kernels
         ],

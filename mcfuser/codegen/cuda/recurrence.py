@@ -35,11 +35,18 @@ class RecurrenceKernel:
     functions: tuple[tuple[str, tuple[str, ...]], ...]
     text: str
     shared: int
+    kind = "cu"
+    dependent = False
 
     @property
     def name(self) -> str:
         """The function's."""
         return self.functions[0][0]
+
+    @property
+    def content(self) -> bytes:
+        """What the build reads of it."""
+        return self.text.encode()
 
 
 def with_kernels(

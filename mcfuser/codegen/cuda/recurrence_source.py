@@ -219,10 +219,20 @@ class _Writer:
         named = [*(f"state_{s}" for s in self.states), *(f"kept_{n}" for n in self.later)]
         for name in (*named, *(f"x_{g}" for g in self.cell.given)):
             yield f"float {name}[{self.each}];"
-        line = f"(d * {self.walk.batch} + first + r) * {self.walk.hidden} + unit"
         yield from self._units(
-            f"state_{s}[i] = {self.wide(f'first_{s}[{line}]')};" for s in self.states
+            f"state_{s}[i] = {self.wide(f'first_{s}[{self._unit_of_state}]')};" for s in self.states
         )
+
+    @property
+    def _unit_of_state(self) -> str:
+        """Where a unit is in a state's tensor."""
+        return f"(d * {self.walk.batch} + first + r) * {self.walk.hidden} + unit"
+
+    @property
+    def _shown(self) -> str:
+        """Where a unit is in what the steps show."""
+        row = f"(at * {self.cell.directions} + d) * {self.walk.batch} + first + r"
+        return f"({row}) * {self.walk.hidden} + unit"
 
     def _units(self, lines: Iterable[str]) -> Iterator[str]:
         """Statements for each unit of rows that a thread may have; `there` tells whether it has
@@ -345,10 +355,9 @@ class _Writer:
         w, cell = self.walk, self.cell
         if cell.lengths:
             yield "const bool within = at < lengths[first + r];"
-        line = f"((at * {cell.directions} + d) * {w.batch} + first + r) * {w.hidden} + unit"
         shown = self._element(cell.states[0][1], here)
         shown = f"within ? {shown} : 0.0f" if cell.lengths else shown
-        yield f"if (there) out[{line}] = {self.narrow(shown)};"
+        yield f"if (there) out[{self._shown}] = {self.narrow(shown)};"
         for state, after in cell.states:
             within = "if (within) " if cell.lengths else ""
             yield f"{within}state_{state}[i] = {self._element(after, here)};"
@@ -384,13 +393,11 @@ class _Writer:
     def _ended(self) -> Iterator[str]:
         """The states behind the last step, and zeros for steps that no row has."""
         w, cell = self.walk, self.cell
-        row = f"d * {w.batch} + first + r"
         lines = [
-            f"last_{s}[({row}) * {w.hidden} + unit] = {self.narrow(f'state_{s}[i]')};"
+            f"last_{s}[{self._unit_of_state}] = {self.narrow(f'state_{s}[i]')};"
             for s in self.states
         ]
         if cell.lengths:
-            line = f"((at * {cell.directions} + d) * {w.batch} + first + r) * {w.hidden} + unit"
             lines.append(f"for (int at = count; at < {w.steps}; ++at)")
-            lines.append(f"  out[{line}] = {self.narrow('0.0f')};")
+            lines.append(f"  out[{self._shown}] = {self.narrow('0.0f')};")
         yield from self._units(("if (there) {", *indented(lines), "}"))

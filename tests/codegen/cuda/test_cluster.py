@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcfuser.chain.recurrence import Recurrence, RecurrentStage
 from mcfuser.codegen.cuda import cluster
 from mcfuser.codegen.cuda.cluster import (
     PIECE,
@@ -20,19 +19,10 @@ from mcfuser.codegen.cuda.cluster import (
     recurrence_limits,
 )
 from mcfuser.devices.catalogue import device_named
+from tests.support.recurrences import cell
 
 H200, A100 = device_named("nvidia/h200"), device_named("nvidia/a100")
 OLD = replace(A100, arch="sm_75")
-
-
-def cell(stages: tuple[int, ...], directions: int = 1) -> Recurrence:
-    """A cell whose stages have so many products."""
-    operands = ("h", *(f"v{i}" for i in range(1, len(stages))))
-    made = tuple(
-        RecurrentStage(o, tuple(f"{o}{s}" for s in range(n)), ())
-        for o, n in zip(operands, stages, strict=True)
-    )
-    return Recurrence((), (), (("h", "next"),), made, (False, True)[:directions])
 
 
 walks = st.builds(

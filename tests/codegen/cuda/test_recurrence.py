@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tvm import IRModule, relax
+from tvm import IRModule
 
 from mcfuser.chain.recurrence import is_recurrence
 from mcfuser.codegen.cuda.cluster import THREADS, recurrence_limits
@@ -15,6 +15,7 @@ from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import DeviceError
 from mcfuser.graph.load import load
 from tests.support.cuda_modules import MISSING
+from tests.support.recurrences import called_by_name
 from tests.support.recurrent_nodes import EVERY, GATES, arrays, recurrent_model
 
 H200, A100 = device_named("nvidia/h200"), device_named("nvidia/a100")
@@ -36,25 +37,13 @@ def module(
     return load(model.SerializeToString(), {}, narrow=narrow, recurrences=limits).module
 
 
-def externals(found: IRModule) -> list[str]:
-    """The functions that `main` calls by name."""
-    names: list[str] = []
-
-    def visit(e: relax.Expr) -> None:
-        if isinstance(e, relax.ExternFunc):
-            names.append(str(e.global_symbol))
-
-    relax.analysis.post_order_visit(found["main"], visit)
-    return names
-
-
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_every_call_becomes_a_launch(kind: str, dtype: str) -> None:
     before = module(kind, dtype, lengths=kind == "GRU")
-    assert list(map(is_recurrence, externals(before))) == [True]
+    assert list(map(is_recurrence, called_by_name(before))) == [True]
     after, (kernel,) = with_kernels(before, H200)
-    assert externals(after) == []
+    assert called_by_name(after) == []
     launches = [f for v, f in after.functions.items() if v.name_hint.startswith("recurrence")]
     text = "".join(str(launches[0]).split())
     assert len(launches) == 1 and f'call_packed("{kernel.name}"' in text
@@ -83,7 +72,7 @@ def test_a_module_without_recurrences_stays_as_it_is() -> None:
     assert kernels
     again, none = with_kernels(after, H200)
     assert none == ()
-    assert externals(again) == externals(after)
+    assert called_by_name(again) == called_by_name(after)
 
 
 @gpu
