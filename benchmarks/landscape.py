@@ -19,6 +19,7 @@ from mcfuser.device import Device
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
 from mcfuser.lowering.triton.knobs import TritonKnobs
+from mcfuser.lowering.triton.precision import THREADS
 from mcfuser.measure.worker import Worker
 from mcfuser.space.candidates import Candidate, Candidates, candidates
 from mcfuser.space.expression import parse
@@ -53,10 +54,11 @@ class Point:
     failed: str | None = None
     tma: bool = False
     groups: bool = False
+    dot: str = THREADS
 
     @property
     def settings(self) -> TritonKnobs:
-        return TritonKnobs(self.warps, self.stages, self.combine, self.tma, self.groups)
+        return TritonKnobs(self.warps, self.stages, self.combine, self.tma, self.groups, self.dot)
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ def measure(
         point = Point(
             str(plan.expression), tuple(tiles.values()), settings.warps, settings.stages,
             settings.combine, plan.split, plan.parts, tma=settings.tma, groups=settings.groups,
+            dot=settings.dot,
         )  # fmt: skip
         if isinstance(made, Illegal):
             points.append(replace(point, failed=str(made)))

@@ -206,6 +206,12 @@ class Backend(Protocol):
         stored with their channels last (mcfuser.graph.layout)."""
         ...
 
+    def tf32(self, device: Device) -> bool:
+        """Whether units of a device multiply numbers that are rounded to TF32. Kernels are fastest
+        then where float32 weights are stored along the depth of their product
+        (mcfuser.chain.deep)."""
+        ...
+
     def recurrences(self, device: Device) -> RecurrenceLimits:
         """The recurrences that are loops in a module; the steps of others are written out."""
         ...

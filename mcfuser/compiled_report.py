@@ -15,6 +15,7 @@ from mcfuser.graph.dynamic.describe import dynamic_report
 from mcfuser.graph.load import Loaded, ModelPort
 from mcfuser.graph.outline import MOST, outline
 from mcfuser.graph.partition import ModelProduct, Partition
+from mcfuser.graph.precision import TF32
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.lock import BoxPin
 from mcfuser.model.work import chain_work
@@ -22,6 +23,7 @@ from mcfuser.tune.cover import Decision
 from mcfuser.tune.locked import model_pin
 from mcfuser.tune.tuned import Tuned, TuneOptions
 
+EXACT = "{device} multiplies float32 numbers as they are: tf32 changes nothing there"
 SLOWER = "this CPU widens narrow values as it reads them: the float32 module may be faster"
 """What is said of a narrowed module that runs on the host."""
 
@@ -52,7 +54,7 @@ def compilation_report(
         "seconds": {k: round(v, 3) for k, v in seconds.items()},
         "versions": {n: version(n) for n in ("mcfuser", "apache-tvm", "onnx", "numpy")},
         "outline": _outline(loaded, parted[-1], keys),
-        "precision": _precision(loaded, backend),
+        "precision": _precision(loaded, device, backend),
         "lock": model_pin(device, backend, chains, _box_pins(dynamic)).model_dump(mode="json"),
     }
     if dynamic is not None:
@@ -70,11 +72,17 @@ def _outline(loaded: Loaded, parted: Partition, keys: Sequence[str]) -> dict[str
     return {"steps": [s.to_json() for s in steps[:MOST]], "more": max(0, len(steps) - MOST)}
 
 
-def _precision(loaded: Loaded, backend: Backend) -> dict[str, Any] | None:
+def _precision(loaded: Loaded, device: Device, backend: Backend) -> dict[str, Any] | None:
     """How a model was narrowed, as the report has it; None where its own types stand."""
     if loaded.narrowing is None:
         return None
-    return {**asdict(loaded.narrowing), "note": SLOWER if backend.on_host else None}
+    narrowing = loaded.narrowing
+    note = None
+    if narrowing.dtype == TF32 and not backend.tf32(device):
+        note = EXACT.format(device=device.name)
+    elif narrowing.dtype != TF32 and backend.on_host:
+        note = SLOWER
+    return {**asdict(narrowing), "note": note}
 
 
 def products_of(parted: Sequence[Partition]) -> list[ModelProduct]:

@@ -17,6 +17,7 @@ from mcfuser.device import Device
 from mcfuser.errors import InputError
 from mcfuser.graph.load import Loaded
 from mcfuser.graph.partition import Partition, partition
+from mcfuser.graph.precision import TF32
 from mcfuser.graph.price import Price
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.measure.request import COMPILED
@@ -206,6 +207,7 @@ def partition_for(
 ) -> Partition:
     """The chains of a model, chosen by a `price`, or by a roofline where there is none."""
     peak, backend = device.throughput("float32"), backend_of(device)
+    rounded = loaded.narrowing is not None and loaded.narrowing.dtype == TF32
     return partition(
         loaded.module,
         peak,
@@ -215,6 +217,8 @@ def partition_for(
         loaded.integers,
         backend.channels_last(device),
         backend.on_host,
+        backend.tf32(device),
+        "tf32" if rounded and backend.tf32(device) else "float32",
     )
 
 

@@ -17,12 +17,13 @@ from mcfuser import whole
 from mcfuser.backends import backend_of
 from mcfuser.build import DecidedModel, build
 from mcfuser.building import ModuleToBuild
-from mcfuser.chain import Chain, flops, gemm, unfused_cut
+from mcfuser.chain import Chain, flops, gemm, product, products, unfused_cut
 from mcfuser.compile import CompiledModel, compile_model
-from mcfuser.decide import ModelTuning
+from mcfuser.decide import ModelTuning, partition_for
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
 from mcfuser.graph.draw import Feeds
+from mcfuser.graph.load import load
 from mcfuser.graph.partition import Partition
 from mcfuser.measure.request import COMPILED
 from mcfuser.measure.worker import Worker
@@ -40,6 +41,31 @@ from tests.support.workers import Away, StandIn
 CPU = device_named("cpu")
 QUICK = TuneOptions(trials=1, timeout=3600.0)
 """Made before tests give options patience: no search may end by a busy machine's clock."""
+
+
+@pytest.mark.parametrize("narrow", [None, "tf32"])
+def test_a_gpu_may_round_what_it_multiplies_where_that_is_asked_for(narrow: str | None) -> None:
+    model = (FIXTURES / "three_products.onnx").read_bytes()
+    loaded = load(model, {}, narrow=narrow)
+    allowed = {
+        device: {m.chain.precision for m in partition_for(loaded, device_named(device)).matches}
+        for device in ("nvidia/h200", "cpu")
+    }
+    assert allowed == {"nvidia/h200": {narrow or "float32"}, "cpu": {"float32"}}
+
+
+@pytest.mark.parametrize(("device", "deep"), [("nvidia/h200", True), ("cpu", False)])
+def test_weights_lie_along_the_depth_where_tensor_cores_multiply_tf32(
+    device: str, deep: bool
+) -> None:
+    loaded = load((FIXTURES / "three_products.onnx").read_bytes(), {})
+    for match in partition_for(loaded, device_named(device)).matches:
+        for o in products(match.chain):
+            roles = product(o)
+            assert roles is not None
+            weights = match.chain.tensor(roles.right.tensor)
+            assert weights.constant and (weights.shape[-1] in roles.depth) == deep
+            assert match.constants[weights.name].shape == match.chain.shape(weights.name)
 
 
 def rivals(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from mcfuser.arguments.words import shortened
 from mcfuser.errors import InputError
 
-PRECISIONS: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16"}
-"""The types of narrow operands, by the names that users write."""
+PRECISIONS: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
+"""The types of narrow operands, by the names that users write; TF32's are stored in float32."""
 
 
 def narrow_type(name: str | None) -> str | None:
@@ -17,7 +17,8 @@ def narrow_type(name: str | None) -> str | None:
     if name is None:
         return None
     if name not in PRECISIONS:
-        known = " or ".join(PRECISIONS)
+        *others, last = PRECISIONS
+        known = f"{', '.join(others)} or {last}"
         raise InputError(f"precision '{shortened(name)}' is not known; use {known}")
     return PRECISIONS[name]
 

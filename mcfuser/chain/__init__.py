@@ -1,6 +1,7 @@
 """Chains: axes, tensors, operators; their roles, documents, short forms and parts."""
 
 from mcfuser.chain.cut import Cut, cut, intermediate_cuts, parts, reduction_cut, unfused_cut
+from mcfuser.chain.deep import with_depth_last
 from mcfuser.chain.document import from_json, parse_operator, reduces, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
 from mcfuser.chain.merged import merged, rows_merged
@@ -16,6 +17,7 @@ from mcfuser.chain.roles import (
     product,
     products,
     shared_axes,
+    with_precision,
 )
 from mcfuser.chain.strides import dense, flat_size, last_along, strides_of
 from mcfuser.chain.turned import turned
@@ -30,6 +32,7 @@ from mcfuser.chain.values import (
     Extent,
     Operator,
     Padding,
+    ProductPrecision,
     Reducer,
     Stride,
     Tensor,
@@ -58,6 +61,7 @@ __all__ = [
     "Operator",
     "Padding",
     "Product",
+    "ProductPrecision",
     "Reducer",
     "Stride",
     "Tensor",
@@ -107,5 +111,7 @@ __all__ = [
     "unfused_cut",
     "whole_interval",
     "whole_range",
+    "with_depth_last",
+    "with_precision",
     "without_dead",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from mcfuser.chain.values import (
     Axis,
@@ -14,6 +15,7 @@ from mcfuser.chain.values import (
     Extent,
     Operator,
     Padding,
+    ProductPrecision,
     Reducer,
     Stride,
     Tensor,
@@ -71,7 +73,7 @@ def _names(words: str) -> tuple[str, ...]:
 
 def to_json(chain: Chain) -> dict[str, object]:
     """The chain as a JSON document (docs/chains.md), which `from_json` reads."""
-    return {
+    out: dict[str, object] = {
         "name": chain.name,
         "axes": {
             a.name: [a.extent.low, a.extent.high] if isinstance(a.extent, Bounds) else a.extent
@@ -81,6 +83,7 @@ def to_json(chain: Chain) -> dict[str, object]:
         "operators": [str(o) for o in chain.operators],
         "outputs": list(chain.outputs),
     }
+    return out | ({"precision": chain.precision} if chain.precision != "float32" else {})
 
 
 def _tensor_json(t: Tensor) -> dict[str, object]:
@@ -124,6 +127,7 @@ def from_json(document: Mapping[str, object]) -> Chain:
             tuple(tensors),
             operators,
             tuple(_word(o) for o in _list(document.get("outputs", []))),
+            cast(ProductPrecision, _word(document.get("precision", "float32"))),
         )
     except KeyError as error:
         raise ChainError(

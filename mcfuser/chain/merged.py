@@ -199,7 +199,7 @@ def _along_one(chain: Chain, group: tuple[str, ...]) -> Chain:
         replace(rewritten(o, leaf), axes=joined(o.axes), over=joined(o.over))
         for o in chain.operators
     )
-    return Chain(chain.name, left, tensors, operators, chain.outputs)
+    return replace(chain, axes=left, tensors=tensors, operators=operators)
 
 
 def _numbered(chain: Chain, t: Tensor, group: tuple[str, ...]) -> tuple[int | str, ...]:

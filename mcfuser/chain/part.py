@@ -50,15 +50,16 @@ def under_names(chain: Chain, name: str, axes: Sequence[str], tensors: Sequence[
     shapes = (
         tuple(letters[d] if isinstance(d, str) else d for d in t.shape) for t in chain.tensors
     )
-    return Chain(
-        name,
-        tuple(replace(a, name=letters[a.name]) for a in chain.axes),
-        tuple(
+    return replace(
+        chain,
+        name=name,
+        axes=tuple(replace(a, name=letters[a.name]) for a in chain.axes),
+        tensors=tuple(
             replace(t, name=names[t.name], shape=shape)
             for t, shape in zip(chain.tensors, shapes, strict=True)
         ),
-        tuple(renamed(o, names, letters) for o in chain.operators),
-        tuple(names[o] for o in chain.outputs),
+        operators=tuple(renamed(o, names, letters) for o in chain.operators),
+        outputs=tuple(names[o] for o in chain.outputs),
     )
 
 
@@ -78,7 +79,7 @@ def subchain(chain: Chain, outs: Sequence[str], name: str) -> Chain:
     )
     used_axes |= {d for t in kept for d in t.shape if isinstance(d, str)}
     letters = tuple(a for a in chain.axes if a.name in used_axes)
-    return Chain(name, letters, kept, operators, produced)
+    return Chain(name, letters, kept, operators, produced, chain.precision)
 
 
 def fresh(chain: Chain, name: str) -> str:

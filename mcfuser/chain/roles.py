@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcfuser.chain.strides import flat_size, strides_of
-from mcfuser.chain.values import BYTES, Chain, Operator, digits, sources
+from mcfuser.chain.values import BYTES, Chain, Operator, ProductPrecision, digits, sources
 from mcfuser.expr import DISCRETE, NARROW, Call, Cast, Expr, Read, axes, reads
 
 
@@ -93,6 +93,17 @@ def _without_casts(e: Expr) -> Expr:
     while isinstance(e, Cast) and e.dtype not in DISCRETE:
         e = e.arg
     return e
+
+
+def with_precision(chain: Chain, precision: ProductPrecision) -> Chain:
+    """The chain with a precision of its products, if it has one of float32 operands."""
+    bodies = [o.body for o in products(chain)]
+    wide = any(
+        (a.dtype if isinstance(a, Cast) else chain.tensor(a.tensor).dtype) == "float32"
+        for body in bodies if isinstance(body, Call)
+        for a in body.args if isinstance(a, Cast | Read)
+    )  # fmt: skip
+    return replace(chain, precision=precision) if wide else chain
 
 
 def products(chain: Chain) -> tuple[Operator, ...]:

@@ -103,4 +103,4 @@ def _first(chain: Chain, columns: tuple[str, ...], batch: tuple[str, ...]) -> Ch
                 yield replace(t, shape=after, strides=tuple(steps[a] for a in after))
 
     operators = tuple(replace(rewritten(o, leaf), axes=ordered(o.axes)) for o in chain.operators)
-    return Chain(chain.name, chain.axes, tuple(tensors()), operators, chain.outputs)
+    return replace(chain, tensors=tuple(tensors()), operators=operators)

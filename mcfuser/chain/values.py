@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 from mcfuser.errors import ChainError
 from mcfuser.expr import (
@@ -35,6 +35,8 @@ from mcfuser.expr import (
 )
 
 Reducer = Literal["none", "sum", "max"]
+ProductPrecision = Literal["float32", "tf32"]
+"""To what the float32 operands of products may be rounded, at most."""
 BYTES: Mapping[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
                             "int32": 4, "int64": 8, "bool": 1, "int8": 1, "uint8": 1,
                             "int16": 2}  # fmt: skip
@@ -180,7 +182,9 @@ class Chain:
     """Operators in an order in which they can run, over named axes and tensors.
 
     `outputs` are the tensors that are read outside; the last operator's result if none are given.
-    Raises ChainError, naming the operator and the axis or tensor, where they do not fit together.
+    With the `precision` tf32, kernels may round float32 operands of products to TF32's ten bits of
+    mantissa. Raises ChainError, naming the operator and the axis or tensor, where they do not fit
+    together.
     """
 
     name: str
@@ -188,6 +192,7 @@ class Chain:
     tensors: tuple[Tensor, ...]
     operators: tuple[Operator, ...]
     outputs: tuple[str, ...] = field(default=())
+    precision: ProductPrecision = "float32"
 
     def __post_init__(self) -> None:
         if not self.outputs and self.operators:
@@ -263,6 +268,11 @@ def _check(chain: Chain) -> None:
         )
     if not chain.operators:
         raise ChainError(f"chain '{chain.name}' has no operator")
+    if chain.precision not in get_args(ProductPrecision):
+        raise ChainError(
+            f"chain '{chain.name}' has precision '{chain.precision[:80]}'; use "
+            + " or ".join(get_args(ProductPrecision))
+        )
     _unique(chain, "axis", [a.name for a in chain.axes])
     _unique(chain, "tensor", [t.name for t in chain.tensors])
     _unique(chain, "operator", [o.out for o in chain.operators])
@@ -487,7 +497,8 @@ def canonical(chain: Chain) -> str:
             f"{names[t.name]}={shape} {t.dtype} {t.constant} {t.strides} {t.offset}{padding}"
         )
     lines += [str(renamed(o, names, letters)) for o in chain.operators]
-    return "\n".join([*lines, *(names[o] for o in chain.outputs)])
+    rounded = [chain.precision] if chain.precision != "float32" else []
+    return "\n".join([*lines, *(names[o] for o in chain.outputs), *rounded])
 
 
 def rewritten(o: Operator, leaf: Callable[[Read | Index], Expr]) -> Operator:

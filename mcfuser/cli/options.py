@@ -72,8 +72,8 @@ LockedOption = Annotated[
 PrecisionOption = Annotated[
     str | None,
     typer.Option(
-        help=f"{' or '.join(PRECISIONS)}: narrow products, weights and values between the kernels "
-        "of a float32 model; without it the model's own types",
+        help="fp16 or bf16: narrow products, weights and values between the kernels of a float32 "
+        "model; tf32: a GPU may round what it multiplies; without it the model's own types",
         autocompletion=among(*PRECISIONS),
     ),
 ]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import ir, relax, tirx
 
+from mcfuser.chain import ProductPrecision
 from mcfuser.chain.recurrence import is_recurrence
 from mcfuser.expr import NARROW
 from mcfuser.graph.scalar import ELEMENTWISE
@@ -63,8 +64,10 @@ class Dataflow:
 
     `values` has the expression of each one, `readers` the values that read it, in order, and
     `outputs` are the results of the function. Kernels multiply small `integers` as such, or have no
-    use for them. Those of `channels_last` are stored so, if at all (mcfuser.graph.layout). Where it
-    `copies`, small slices are copied rather than read by a kernel for each (`steps`).
+    use for them. Those of `channels_last` are stored so, if at all (mcfuser.graph.layout), and with
+    `depth_last` weights are stored along the depth of their products (mcfuser.chain.deep), whose
+    float32 operands are rounded to `precision` at most. Where it `copies`, small slices are copied
+    rather than read by a kernel for each (`steps`).
     """
 
     order: tuple[relax.Var, ...]
@@ -73,6 +76,8 @@ class Dataflow:
     outputs: frozenset[relax.Var]
     integers: bool = True
     channels_last: frozenset[relax.Var] = frozenset()
+    depth_last: bool = False
+    precision: ProductPrecision = "float32"
     copies: bool = True
 
     @cached_property

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from mcfuser.chain import Chain, number_bounds, whole_interval
+from mcfuser.chain import Chain, number_bounds, whole_interval, with_depth_last, with_precision
 from mcfuser.expr import BOUNDS, NARROW, Cast, Const, Expr, Read, call
 from mcfuser.graph.attempt import (
     Attempt,
@@ -43,7 +43,7 @@ from mcfuser.graph.dataflow import (
     shape,
     size,
 )
-from mcfuser.graph.draft import finish, position
+from mcfuser.graph.draft import Finished, finish, position
 from mcfuser.graph.integer_windows import has_integer_windows
 from mcfuser.graph.layout import stored_shape, stored_strides
 from mcfuser.graph.multiply import has_positions_left, lifted_product
@@ -187,6 +187,9 @@ def _lift(
         layout = stored_strides(layout, s.draft.sizes, shape(last))
         s.draft.order_axes(layout)
     done = finish(s.draft, layout, dtype(last), name)
+    done = replace(done, chain=with_precision(done.chain, s.flow.precision))
+    if s.flow.depth_last:
+        done = _depth_last(done)
     sources = s.draft.sources
     arguments = {t: source.value for t, source in sources.items() if t not in done.constants}
     stored = {**arguments, out: last}
@@ -195,6 +198,13 @@ def _lift(
     for t, kept in stored.items():
         shapes[t] = stored_shape(shape(kept)) if t in turned else shape(kept)
     return Lifted(done.chain, arguments, done.constants, {out: last}, shapes, turned)
+
+
+def _depth_last(done: Finished) -> Finished:
+    """The chain with weights stored along the depth of their products."""
+    chain, orders = with_depth_last(done.chain)
+    turned = {t: np.ascontiguousarray(done.constants[t].transpose(o)) for t, o in orders.items()}
+    return Finished(chain, {**done.constants, **turned})
 
 
 def _value(s: Attempt, v: relax.Var) -> ChainValue:

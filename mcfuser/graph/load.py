@@ -33,8 +33,8 @@ from mcfuser.graph.integer_weights import with_integer_weights, without_integer_
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.matching import calls_rewritten
 from mcfuser.graph.messages import inside
-from mcfuser.graph.narrow import narrowed
-from mcfuser.graph.precision import Narrowing
+from mcfuser.graph.narrow import narrowed, to_tf32
+from mcfuser.graph.precision import TF32, Narrowing
 from mcfuser.graph.precompute import precomputed
 from mcfuser.graph.read import check_operators, expand, name_nodes, operator_name, opset, read
 from mcfuser.graph.refusal import refused, sentence
@@ -94,7 +94,7 @@ def load(
     """The Relax module of an ONNX model; `shapes` fixes the dynamic dimensions of inputs, by name.
 
     `folder` has the model's external data. The products of a float32 model have operands of the
-    type `narrow` (one of graph.precision.NARROW) where that is given. `in_place` has the outputs
+    type `narrow` (graph.precision.NARROW, or TF32) where that is given. `in_place` has the outputs
     that are written into the memory of inputs, by these. With `integers`, integer weights that are
     multiplied by stay integers (graph.integer_weights); recurrent nodes within the limits
     `recurrences` are one call for a whole sequence where they can be (graph.recurrence). Raises
@@ -164,7 +164,7 @@ def imported(
     module = updated_in_place(module, in_place, [p.name for p in inputs], [p.name for p in outputs])
     if narrow is None:
         return Loaded(module, inputs, outputs, names, None, integers)
-    made, narrowing = narrowed(module, narrow)
+    made, narrowing = to_tf32(module) if narrow == TF32 else narrowed(module, narrow)
     return Loaded(made, inputs, outputs, names, narrowing, integers)
 
 

@@ -18,16 +18,20 @@ from tvm import relax
 from mcfuser.errors import ModelError
 from mcfuser.graph.dataflow import RECURRENCE, Dataflow, array, dataflow, dtype, operator_name
 from mcfuser.graph.precision import (
+    TF32,
     WIDE,
     Narrowing,
     Types,
     counted,
     fits,
     is_wide,
+    rounded,
     types,
 )
 from mcfuser.graph.tensors import numpy_dtype, tensor_over
 from mcfuser.graph.weights import aligned
+
+NO_PRODUCTS = "it multiplies no float32 matrices"
 
 
 def narrowed(module: tvm.IRModule, narrow: str) -> tuple[tvm.IRModule, Narrowing]:
@@ -41,19 +45,34 @@ def narrowed(module: tvm.IRModule, narrow: str) -> tuple[tvm.IRModule, Narrowing
     decided = types(flow, tuple(main.params), narrow)
     found = counted(flow, decided, narrow)
     if not found.narrow_products:
-        why = "it multiplies no float32 matrices"
+        why = NO_PRODUCTS
         if found.float32_products:
             why = f"the weights of all {found.float32_products} are beyond its numbers"
-        raise ModelError(
-            f"no product of the model can have {narrow} operands: {why}; compile it without "
-            "--precision"
-        )
+        raise _without_products(narrow, why)
     writing = _Writing(flow, decided, narrow, {v.name for v in flow.order})
     changed = tvm.IRModule(dict(module.functions), attrs=module.attrs)
     changed.update_func(changed.get_global_var("main"), writing.function(main))
     changed = relax.transform.Normalize()(changed)
     relax.analysis.well_formed(changed)
     return changed, found
+
+
+def to_tf32(module: tvm.IRModule) -> tuple[tvm.IRModule, Narrowing]:
+    """The module as it is, whose kernels are to round the operands of products; it has float32
+    values everywhere.
+
+    Raises ModelError where there is no product of float32 values.
+    """
+    found = rounded(dataflow(module["main"]))
+    if not found.narrow_products:
+        raise _without_products(TF32, NO_PRODUCTS)
+    return module, found
+
+
+def _without_products(narrow: str, why: str) -> ModelError:
+    return ModelError(
+        f"no product of the model can have {narrow} operands: {why}; compile it without --precision"
+    )
 
 
 @dataclass

@@ -12,7 +12,7 @@ from functools import partial
 import tvm
 from tvm import relax
 
-from mcfuser.chain import BYTES
+from mcfuser.chain import BYTES, ProductPrecision
 from mcfuser.expr import NARROW
 from mcfuser.graph.dataflow import (
     FLOATS,
@@ -104,6 +104,8 @@ def partition(
     integers: bool = True,
     last: bool = False,
     copies: bool = True,
+    deep: bool = False,
+    precision: ProductPrecision = "float32",
 ) -> Partition:
     """The chains of `main`; `peak` in flop/s and `bandwidth` in byte/s judge its products.
 
@@ -116,9 +118,12 @@ def partition(
     their price. `integers` tells whether the device's kernels multiply small integers as such
     (mcfuser.backend.Backend.integers), and `last` whether they are fastest where pictures have
     their channels last (Backend.channels_last). The device `copies` a few elements in next to no
-    time: a CPU does, while on a GPU that is one more launch.
+    time: a CPU does, while on a GPU that is one more launch. `deep` tells whether its kernels are
+    fastest where float32 weights are stored along the depth (Backend.tf32), and `precision` to what
+    kernels may round float32 operands of products.
     """
     flow = dataflow(module["main"], integers, copies)
+    flow = replace(flow, depth_last=deep, precision=precision)
     if last:
         flow = replace(flow, channels_last=channels_last(flow))
     chosen = Selection(flow)

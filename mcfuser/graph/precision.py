@@ -31,6 +31,8 @@ WIDE = "float32"
 """The type of the values that are narrowed."""
 NARROW = ("float16", "bfloat16")
 """The types that they may be narrowed to."""
+TF32 = "tf32"
+"""The type to which kernels round what they multiply, which is stored as float32."""
 
 OperatorClass = Literal["product", "map", "move", "wide"]
 
@@ -239,6 +241,17 @@ class _Deciding:
             isinstance(a, relax.Var) and extents(a) == extents(v) for a in operands(value)
         )
         return added and (squared or bool(read & _SUMS))
+
+
+def rounded(flow: Dataflow) -> Narrowing:
+    """How many of a function's products are of float32 values, which kernels round to TF32, and how
+    many other operators compute in float32."""
+    calls = [
+        v for v, value in flow.values.items()
+        if isinstance(value, relax.Call) and any(map(is_wide, operands(value)))
+    ]  # fmt: skip
+    products = sum(flow.kinds[v] == "product" for v in calls)
+    return Narrowing(TF32, products, 0, len(calls) - products)
 
 
 def counted(flow: Dataflow, decided: Types, narrow: str) -> Narrowing:

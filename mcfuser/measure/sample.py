@@ -142,7 +142,7 @@ def _thin(chain: Chain, positions: Mapping[str, NDArray[np.int64]]) -> Chain:
         Axis(a.name, len(positions[a.name])) if a.name in positions else a for a in chain.axes
     )
     tensors = tuple(_resized(chain, t, positions) for t in chain.tensors)
-    return Chain(chain.name, axes, (*tensors, *numbers), operators, chain.outputs)
+    return replace(chain, axes=axes, tensors=(*tensors, *numbers), operators=operators)
 
 
 def _resized(chain: Chain, t: Tensor, positions: Collection[str]) -> Tensor:

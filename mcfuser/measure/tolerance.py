@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 
 QUANTIZED = "quantized"
 """The type of a model's values between quantizations: a number may be rounded to the next one."""
-TOLERANCE: Mapping[str, float] = {"float16": 2e-2, "bfloat16": 1e-1, QUANTIZED: 5e-2}
+TOLERANCE: Mapping[str, float] = {
+    "float16": 2e-2, "tf32": 2e-2, "bfloat16": 1e-1, QUANTIZED: 5e-2
+}  # fmt: skip
 """The largest norm-wise relative error that passes, by element type; _EXACT for other types."""
 _EXACT = 1e-4
 

@@ -25,10 +25,14 @@ from mcfuser.process.limits import Limits
 
 T = TypeVar("T")
 
-TOLERANCE: Mapping[str, float] = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
+TOLERANCE: Mapping[str, float] = {
+    "float32": 1e-5, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2
+}  # fmt: skip
 """The largest norm-wise relative error against float64, by the types that a chain stores."""
 
-OFFSETS: Mapping[str, float] = {"float32": 1e4, "float16": 1e2, "bfloat16": 1e1}
+OFFSETS: Mapping[str, float] = {
+    "float32": 1e4, "tf32": 1e2, "float16": 1e2, "bfloat16": 1e1
+}  # fmt: skip
 """The offset, in deviations, of inputs on which a hoisted shift is checked; by the input's type,
 which must still keep some digits of the data."""
 
@@ -195,7 +199,8 @@ def _inputs(
 
 def offsets(chain: Chain) -> dict[str, float]:
     """The offsets, by name, of the inputs from which a shift is hoisted (algebra.hoist)."""
-    return {n: OFFSETS.get(chain.tensor(n).dtype, 1e4) for n in shifted(chain)}
+    most = OFFSETS.get(chain.precision, 1e4)
+    return {n: min(most, OFFSETS.get(chain.tensor(n).dtype, 1e4)) for n in shifted(chain)}
 
 
 def tolerance(chain: Chain) -> float:
@@ -203,7 +208,7 @@ def tolerance(chain: Chain) -> float:
     to."""
     stored = [chain.tensor(n).dtype for n in (*chain.inputs, *chain.outputs)]
     casts = [e.dtype for o in chain.operators for e in walk(o.body) if isinstance(e, Cast)]
-    return max(TOLERANCE.get(dtype, 1e-5) for dtype in (*stored, *casts))
+    return max(TOLERANCE.get(dtype, 1e-5) for dtype in (*stored, *casts, chain.precision))
 
 
 def surest(timed: Sequence[tuple[T, Measured]]) -> tuple[T, Measured]:

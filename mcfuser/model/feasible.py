@@ -40,8 +40,9 @@ def spills_too_much(spills: int) -> bool:
 
 
 def feasible(
-    plan: Plan, tiles: Ints, warps: Ints, stages: Ints, device: Device
-) -> NDArray[np.bool_]:
+    plan: Plan, tiles: Ints, warps: Ints, stages: Ints, device: Device,
+    dot: NDArray[np.str_] | None = None,
+) -> NDArray[np.bool_]:  # fmt: skip
     """Which candidates [candidates] are feasible: they do not certainly spill, a block has their
     shared memory, no warp is without work, and there are no more stages than iterations, or two.
     Windows are walked position by position: threads would share a sum over a whole one, and pass
@@ -53,15 +54,16 @@ def feasible(
     277 kernels with one stage were wrong or faulted, 5 of 92 without iterations, and none of 2,124
     others.
     """
-    made = TritonCandidates(plan, tiles, warps, stages, warps < 0, device.arch == HOPPER)
+    hopper = device.arch == HOPPER
+    made = TritonCandidates(plan, tiles, warps, stages, warps < 0, hopper, dot=dot)
     walked = np.all(tiles[:, made.facts.windows] == 1, axis=1)
     iterations = np.ones(len(tiles))
     for loop, _ in serial(made.facts.body):
         if pipelined(loop):
             iterations = np.maximum(iterations, made.sizes.iterations(loop))
     busy = warps == 1
-    for dot in made.dots.values():
-        busy |= dot.rows * dot.columns >= FEW * 32 * warps
+    for d in made.dots.values():
+        busy |= d.rows * d.columns >= FEW * 32 * warps
     if not made.dots:
         held = (made.largest <= LARGEST) & (made.largest_map <= MAPPED)
         return np.asarray((stages <= iterations) & walked & held)

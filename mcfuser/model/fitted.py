@@ -74,10 +74,10 @@ def _overlapped(near: Floats, memory: Floats) -> Floats:
 
 def lowered(
     plan: Plan, tiles: Ints, warps: Ints, stages: Ints, last: NDArray[np.bool_], device: Device,
-    tma: NDArray[np.bool_] | None = None,
+    tma: NDArray[np.bool_] | None = None, dot: NDArray[np.str_] | None = None,
 ) -> TritonCandidates:  # fmt: skip
     """Candidates of a plan under Triton, for a device."""
-    return TritonCandidates(plan, tiles, warps, stages, last, device.arch == HOPPER, tma)
+    return TritonCandidates(plan, tiles, warps, stages, last, device.arch == HOPPER, tma, dot)
 
 
 def counted(made: TritonCandidates, device: Device, groups: bool = False) -> tuple[Floats, Floats]:

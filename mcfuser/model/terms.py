@@ -13,7 +13,7 @@ from typing import assert_never
 
 import numpy as np
 
-from mcfuser.chain import BYTES, Chain
+from mcfuser.chain import BYTES, Chain, contiguous_axes
 from mcfuser.chain import nbytes as tensor_bytes
 from mcfuser.device import Device
 from mcfuser.expr import Call, reads, walk
@@ -50,6 +50,15 @@ NARROW = 32.0
 """Columns below which a group instruction takes no less time."""
 SIDE_BY_SIDE = 16
 """The most parts that are loaded at once where they are combined; more are walked in a loop."""
+ONE_BY_ONE = 2.0
+"""How many times as long as other operations a thread's multiplication takes, whose operands it
+loads: 44 of an H200's 67 Tflop/s are reached by large products, 25 by small ones."""
+ACROSS = 5.0
+"""The same where the right operand lies along the depth: threads that multiply by neighbouring
+columns load from one bank of shared memory."""
+TURNED = 6.0
+"""How many times as long as others a tile takes that is turned while it is written to shared
+memory."""
 LIMIT = 235.0
 """Estimated registers above which some are kept in memory."""
 
@@ -230,26 +239,57 @@ def _product(counts: Terms, made: TritonCandidates, s: Compute, dot: Dot, times:
     """A product runs on instructions of a warp group, or on those of single warps, which load their
     operands into registers first; or threads multiply one by one what the tensor cores would round.
     """
-    if s.operator.out in made.facts.by_threads:
-        counts.add("simple_all", times * dot.rows * dot.columns * dot.depth)
+    out = s.operator.out
+    wide, threads = out in made.facts.wide, made.threads(out)
+    if wide:
+        slow = ACROSS if along_depth(made, out) else ONE_BY_ONE
+        counts.add("simple_all", threads * times * slow * dot.rows * dot.columns * dot.depth)
+        _parts_of_operands(counts, made, out, dot, times)
+    if threads.all():
         return
+    times = times * ~threads
     chain, warps = made.plan.program.chain, made.warps
-    left = made.facts.products[s.operator.out].left.tensor
+    left = made.facts.products[out].left.tensor
     loaded = made.loaded(left)
+    instructions = made.of_parts(out, "instructions")
     steps = dot.depth / LEAST
     small, large = times * ~dot.grouped, times * dot.grouped
-    each = dot.row_tiles * dot.column_tiles * steps
+    each = dot.row_tiles * dot.column_tiles * steps * instructions
     counts.add("mma", small * each * np.ceil(warps / QUARTERS))
-    counts.add("chain", small * steps)
+    counts.add("chain", small * steps * made.of_parts(out, "products"))
     fragments = steps * (dot.row_tiles * loaded + dot.column_tiles / 2)
+    if wide:  # twice the bytes, and one number at a time where they lie across the depth
+        fragments = fragments * (2.0 if along_depth(made, out) else 4.0)
     counts.add("operands", small * fragments * warps)
-    counts.add("group", large * dot.row_tiles * steps)
+    counts.add("group", large * dot.row_tiles * steps * instructions)
     columns = np.maximum(dot.columns / dot.along, NARROW)
-    counts.add("group_all", large * dot.row_tiles * steps * columns * warps)
+    counts.add("group_all", large * dot.row_tiles * steps * columns * warps * instructions)
     counts.add("teams", large * (warps > QUARTERS))
     if not loaded and not _follows(chain, left, made):
         each = np.where(made.stages > 1, warps, 1.0)  # from a pipeline's tile; else from each other
         counts.add("spread", times * dot.rows / dot.across * dot.depth * each)
+
+
+def _parts_of_operands(
+    counts: Terms, made: TritonCandidates, out: str, dot: Dot, times: Floats
+) -> None:
+    """The parts of a product's float32 operands. Those of a warp group's right operand are put into
+    shared memory; they lie there along the depth, across which it comes from elsewhere if it is
+    stored so."""
+    counts.add("simple_all", times * made.of_parts(out, "operations") * made.split(out))
+    turned = 1.0 if along_depth(made, out) else TURNED
+    written = made.of_parts(out, "nbytes") / 4 * turned * dot.columns * dot.depth
+    counts.add("spread", times * dot.grouped * written)
+
+
+def along_depth(made: TritonCandidates, out: str) -> bool:
+    """Whether a product's right operand is loaded from where positions along the depth lie side by
+    side."""
+    roles = made.facts.products[out]
+    for s, _ in made.facts.points:
+        if isinstance(s, Load) and s.buffer == roles.right.tensor:
+            return not {*roles.depth}.isdisjoint(contiguous_axes(made.plan.program.chain, s.read))
+    return False
 
 
 def _follows(chain: Chain, tensor: str, made: TritonCandidates) -> bool:

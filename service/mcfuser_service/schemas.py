@@ -78,10 +78,10 @@ class JobOptions(BaseModel):
         le=LONGEST,
         description="for the whole compile: 60, 60s, 5m or 1h; without it tuning alone is limited",
     )
-    precision: Literal["fp16", "bf16"] | None = Field(
+    precision: Literal["fp16", "bf16", "tf32"] | None = Field(
         default=None,
-        description="narrow products, weights and values between the kernels of a float32 model; "
-        "without it the model's own types",
+        description="fp16 or bf16: narrow products, weights and values between the kernels of a "
+        "float32 model; tf32: a GPU may round what it multiplies; without it the model's own types",
     )
     in_place: Annotated[list[str], AfterValidator(check_in_place)] = Field(
         default=[],

@@ -50,7 +50,8 @@ def test_warp_groups_have_four_warps_a_pipeline_and_maps() -> None:
     with_groups = [s for s in KnobTable(CUDA.knobs, H200).settings if s.groups]
     assert {(s.warps, s.combine, s.tma) for s in with_groups} == {(4, "kernel", True)}
     assert {s.stages for s in with_groups} == {2, 3, 4}
-    assert len(KnobTable(CUDA.knobs, H200)) == 64 + 3
+    assert {s.dot for s in with_groups} == {"ieee"}
+    assert len(KnobTable(CUDA.knobs, H200)) == 4 * 64 + 3
 
 
 def test_pictures_have_their_channels_last_on_a_cpu_without_a_matrix_unit() -> None:

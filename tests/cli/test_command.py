@@ -59,7 +59,7 @@ def test_an_unknown_precision_is_refused(command: str, tmp_path: Path) -> None:
     more = ("-o", str(tmp_path / "out")) if command == "compile" else ()
     ran = mcfuser(command, model, "--precision", "fp8", *more, data=tmp_path)
     assert ran.returncode == 2 and not (tmp_path / "out").exists()
-    assert ran.stderr == "mcfuser: precision 'fp8' is not known; use fp16 or bf16\n"
+    assert ran.stderr == "mcfuser: precision 'fp8' is not known; use fp16, bf16 or tf32\n"
 
 
 def test_bisect_compares_every_value_on_given_inputs(tmp_path: Path) -> None:

@@ -58,6 +58,18 @@ def test_a_precision_is_told_with_the_error_of_every_output(tmp_path: Path) -> N
     assert re.fullmatch(agree, bisected.stdout), bisected.stderr
 
 
+def test_a_cpu_multiplies_what_a_gpu_may_round(tmp_path: Path) -> None:
+    model, out = str(FIXTURES / "escaping.onnx"), tmp_path / "out"
+    words = ("--precision", "tf32", "--trials", "1", "--no-cache")
+    ran = mcfuser("compile", model, "-o", str(out), *words, data=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "products of tf32 operands: 2, left in float32: 0" in ran.stdout
+    assert "cpu multiplies float32 numbers as they are: tf32 changes nothing there\n" in ran.stdout
+    checked = mcfuser("run", str(out), "--check", model, "--json", data=tmp_path)
+    document = json.loads(checked.stdout)
+    assert document["tolerance"] == 2e-2 and document["error"] <= 1e-5
+
+
 def test_a_cache_is_updated_in_place_here_and_in_onnxruntime(tmp_path: Path) -> None:
     model, out = tmp_path / "decode.onnx", tmp_path / "out"
     onnx.save(MODELS["scattered, turned"].proto(), model)

@@ -38,7 +38,7 @@ def completed(words: str) -> list[str]:
         ("mcfuser comp", {"compile"}),
         ("mcfuser compile --pre", {"--precision"}),
         ("mcfuser compile m.onnx --device nvidia/h", {"nvidia/h100", "nvidia/h200"}),
-        ("mcfuser compile m.onnx --precision ", {"fp16", "bf16"}),
+        ("mcfuser compile m.onnx --precision ", {"fp16", "bf16", "tf32"}),
         ("mcfuser space c.json --space ch", {"chimera"}),
     ],
 )

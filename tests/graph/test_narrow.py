@@ -22,7 +22,7 @@ from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.intermediate import computed_by_onnxruntime
 from mcfuser.graph.load import Loaded, bound, load
 from mcfuser.graph.partition import Partition, partition
-from mcfuser.graph.precision import NARROW, is_wide
+from mcfuser.graph.precision import NARROW, TF32, is_wide
 from mcfuser.graph.summing import summed_in_float32
 from tests.support.blocks import MASKED, bert, halved, llama
 from tests.support.lifted import computed
@@ -257,7 +257,17 @@ def test_a_weight_that_overflows_leaves_its_product_float32() -> None:
     agrees(data, "bfloat16")
 
 
-@both_types
+def test_a_model_that_kernels_round_keeps_its_types() -> None:
+    loaded = load(bert().SerializeToString(), {}, narrow=TF32)
+    plain = load(bert().SerializeToString(), {})
+    assert loaded.module.script() == plain.module.script()
+    narrowing, narrow = loaded.narrowing, load(bert().SerializeToString(), {}, narrow="bfloat16")
+    assert narrowing is not None and narrowing.dtype == "tf32" and narrow.narrowing is not None
+    assert narrowing.narrow_products == narrow.narrowing.narrow_products > 0
+    assert narrowing.float32_products == 0
+
+
+@pytest.mark.parametrize("narrow", [*NARROW, TF32])
 def test_a_model_without_float32_products_is_refused(narrow: str) -> None:
     n = Net()
     model = n.model(n.op("Relu", n.input("x", 4, 8)))

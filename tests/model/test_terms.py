@@ -10,7 +10,7 @@ import pytest
 from mcfuser.chain import gemm
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.lowering.triton.resources import TritonCandidates
-from mcfuser.model.terms import LIMIT, LINE, Terms, resident, terms
+from mcfuser.model.terms import LIMIT, LINE, ONE_BY_ONE, Terms, resident, terms
 from mcfuser.space.expression import bind, parse, tilings
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
@@ -54,12 +54,12 @@ def test_products_go_to_groups_of_warps_where_they_can_and_else_to_warps() -> No
 
 
 def test_threads_multiply_float32_one_by_one() -> None:
-    """As a map does: no instruction of the tensor cores, and 64 times 64 in each of 16 + 4 steps of
-    64."""
+    """As a map does, but that they load what they multiply: no instruction of the tensor cores, and
+    64 times 64 in each of 16 + 4 steps of 64."""
     exact = made(gemm(1, 512, 256, 256, 64))
     for name in ("group", "group_all", "mma", "chain", "operands"):
         assert events(exact, name) == 0
-    assert events(exact, "simple_all") == events(made(), "simple_all") + 20 * 64**3
+    assert events(exact, "simple_all") == events(made(), "simple_all") + ONE_BY_ONE * 20 * 64**3
 
 
 def test_more_warps_than_a_schedulers_worth_wait_for_it() -> None:

@@ -127,7 +127,7 @@ def test_each_operation_says_which_scope_it_needs(told: dict[str, Any]) -> None:
 def test_the_precision_of_a_job_is_documented(told: dict[str, Any], client: TestClient) -> None:
     parameters = told["paths"]["/v1/jobs"]["post"]["parameters"]
     (precision,) = (p for p in parameters if p["name"] == "precision")
-    assert ["fp16", "bf16"] in [one.get("enum") for one in precision["schema"]["anyOf"]]
+    assert ["fp16", "bf16", "tf32"] in [one.get("enum") for one in precision["schema"]["anyOf"]]
     answer = client.post("/v1/jobs?precision=fp8", content=b"x")
     assert answer.status_code == 422
     assert [e["name"] for e in answer.json()["errors"]] == ["precision"]

@@ -104,6 +104,9 @@ class Interpreted:
     def channels_last(self, device: Device) -> bool:
         return True
 
+    def tf32(self, device: Device) -> bool:
+        return True
+
     def recurrences(self, device: Device) -> RecurrenceLimits:
         return NO_RECURRENCES
 

@@ -22,6 +22,7 @@ THROUGH: dict[str, str] = {
     "codegen/cuda/test_together.py": "codegen/bindings",
     "codegen/cuda/test_recurrence_source.py": "codegen/cuda/recurrence_product",
     "codegen/llvm/test_recurrence.py": "codegen/call codegen/recurrences",
+    "codegen/triton/test_interpreted.py": "codegen/triton/rounded",
     "codegen/triton/test_split.py": "codegen/triton/combine",
     "codegen/triton/hopper/test_groups.py": """
         codegen/triton/hopper/gluon codegen/triton/hopper/specialised

@@ -7,7 +7,7 @@ product narrower than 16 or of two dtypes is an assertion, and what no block sto
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import SimpleNamespace
@@ -120,15 +120,57 @@ def atomic_add(pointer: Pointer, number: int, sem: str) -> Tile:
 
 def dot(a: Any, b: Any, acc: Any = None, input_precision: str = "tf32") -> Tile:
     assert a.dtype == b.dtype, f"a product of {a.dtype} and {b.dtype}"
-    assert a.dtype != np.float32 or input_precision == "ieee", "TF32 has 10 bits of mantissa"
     assert min(*a.shape[-2:], *b.shape[-2:]) >= 16
     assert a.ndim == b.ndim in (2, 3)
-    found = np.matmul(np.asarray(a, np.float32), np.asarray(b, np.float32))
+    if a.dtype == np.float32 and input_precision != "ieee":
+        found = _of_parts(np.asarray(a), np.asarray(b), input_precision)
+    else:
+        found = np.matmul(np.asarray(a, np.float32), np.asarray(b, np.float32))
     if acc is None:
         return tile(found)
     assert acc.shape == found.shape
     assert acc.dtype == np.float32
     return tile(acc + found)
+
+
+def _of_parts(a: np.ndarray, b: np.ndarray, precision: str) -> np.ndarray:
+    """A product as tensor cores compute it: what they multiply as TF32 has ten bits already, for
+    they would cut off more."""
+    if precision == "tf32":
+        for x in (a, b):
+            assert (x == to_tf32(x))[np.isfinite(x)].all(), "TF32 has 10 bits of mantissa"
+        return np.matmul(a, b)
+    rounded, count, most = {"tf32x3": (to_tf32, 2, 1), "bf16x6": (_to_bfloat16, 3, 2)}[precision]
+    left, right = (_parts(x, rounded, count) for x in (a, b))
+    pairs = [(i, j) for i in range(count) for j in range(count) if i + j <= most]
+    return sum(np.matmul(left[i], right[j]) for i, j in reversed(pairs))
+
+
+def _parts(x: np.ndarray, rounded: Callable[[np.ndarray], np.ndarray], n: int) -> list[np.ndarray]:
+    parts = []
+    for _ in range(n):
+        parts.append(rounded(x))
+        x = x - parts[-1]
+    return parts
+
+
+def _to_bfloat16(x: np.ndarray) -> np.ndarray:
+    return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def to_tf32(x: np.ndarray) -> np.ndarray:
+    """The nearest numbers with ten bits of mantissa, a half away from zero."""
+    bits = np.asarray(x, np.float32).view(np.uint32)
+    near = ((bits + 0x1000) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(x), near, x)
+
+
+def inline_asm_elementwise(text: str, constraints: str, args: list[Any], **_: Any) -> Any:
+    """Waits and barriers do nothing here."""
+    if "cvt.rna.tf32" not in text:
+        return args[0]
+    assert args[0].dtype == np.float32
+    return tile(to_tf32(args[0]))
 
 
 def where(condition: Any, a: Any, b: Any) -> Tile:
@@ -149,7 +191,7 @@ def language(place: tuple[int, int]) -> SimpleNamespace:
         int1=np.bool_,
         constexpr=lambda value: value,
         program_id=lambda axis: tile(np.int32(place[axis])),
-        inline_asm_elementwise=lambda text, constraints, args, **_: args[0],
+        inline_asm_elementwise=inline_asm_elementwise,
         static_range=range, cdiv=lambda a, b: -(-a // b), debug_barrier=lambda: None,
         arange=lambda first, last: tile(np.arange(first, last, dtype=np.int32)),
         zeros=lambda shape, dtype: tile(np.zeros(shape, dtype)),

@@ -74,6 +74,10 @@ class CpuBackend:
         measured them otherwise."""
         return not device.matrix
 
+    def tf32(self, device: Device) -> bool:
+        """Never: vectors have float32, and weights are packed for them."""
+        return False
+
     def recurrences(self, device: Device) -> RecurrenceLimits:
         return RecurrenceLimits(("float32",))
 

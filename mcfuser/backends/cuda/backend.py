@@ -26,6 +26,7 @@ from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.device import Device
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.lowering.triton.planned import planned
+from mcfuser.lowering.triton.precision import TF32, multiplies
 from mcfuser.model import fitted
 from mcfuser.model.feasible import feasible, spills_too_much
 from mcfuser.model.occupancy import WARP, blocks_held
@@ -81,13 +82,19 @@ class CudaBackend:
         """Threads lie along positions: depthwise windows are three times as slow otherwise."""
         return False
 
+    def tf32(self, device: Device) -> bool:
+        """Those of the tensor cores of Ampere and later."""
+        return multiplies(device.arch)
+
     def recurrences(self, device: Device) -> RecurrenceLimits:
         return recurrence_limits(device)
 
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device
     ) -> NDArray[np.bool_]:
-        return feasible(plan, tiles, warps(settings), settings["stages"], device)
+        fits = feasible(plan, tiles, warps(settings), settings["stages"], device, settings["dot"])
+        rounds = plan.program.chain.precision == TF32
+        return fits if rounds else fits & (settings["dot"] != TF32)
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
         return fitted.predicted(*self.events(plan, tiles, settings, device), fitted.costs(device))
@@ -184,7 +191,7 @@ def counted(device: Device, plan: Plan, tiles: Ints, settings: Columns) -> tuple
             some = {name: column[which] for name, column in settings.items()}
             made = fitted.lowered(
                 plan, tiles[which], warps(some), some["stages"], some["combine"] == "last",
-                device, some["tma"],
+                device, some["tma"], some["dot"],
             )  # fmt: skip
             events[which], dram_seconds[which] = fitted.counted(made, device, groups)
     return events, dram_seconds

@@ -92,7 +92,7 @@ class Frame:
     arrangements: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        taken = {"tl", "triton", "cuda", "pid", "part", "peer", "range", "float", "LOWEST"}
+        taken = {"tl", "triton", "cuda", "pid", "part", "peer", "range", "float", "LOWEST", "tf32"}
         taken |= GLUON if self.groups is not None else set()
         for a in self.schedule.chain.axes:
             endings = ("", "_start", "_in", "_size", "_trips", "_first", "_span", "_end", "_inside")

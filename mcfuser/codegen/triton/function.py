@@ -24,6 +24,7 @@ from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.hopper.gluon import HEAD as GLUON_HEAD
 from mcfuser.codegen.triton.hopper.specialised import specialised
 from mcfuser.codegen.triton.loop import block
+from mcfuser.codegen.triton.rounded import ROUND, ROUNDING
 from mcfuser.codegen.triton.source import Launch, TritonSource, Workspace
 from mcfuser.lowering.loops import block_body
 from mcfuser.lowering.triton.hopper.groups import WarpGroups
@@ -65,6 +66,8 @@ def generate(
     if any(mentions(text, "LOWEST") for text in texts):
         least = f"LOWEST = {language.word('constexpr')}({LOWEST:.17g})"
         head += [least.replace("e+", "e"), ""]
+    if any(mentions(text, ROUND) for text in texts):
+        head += ROUNDING
     lines = [*head, *(line for text in texts for line in ("", *text, ""))]
     return TritonSource(
         "\n".join(lines[:-1]) + "\n",
@@ -83,7 +86,7 @@ def generate(
 def _kernels(
     schedule: Schedule, name: str, lowering: TritonKnobs, called: Called
 ) -> list[KernelLines]:
-    layout = TileLayout(schedule, lowering.tma)
+    layout = TileLayout(schedule, lowering.tma, lowering.dot)
     if schedule.split is None:
         kernels = [_one(layout, name, called)]
     elif lowering.combine == "last":

@@ -11,6 +11,7 @@ from mcfuser.codegen.triton.combine import combine
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
 from mcfuser.codegen.triton.hopper.warpgroup import multiply, of
 from mcfuser.codegen.triton.memory import load, store, store_partial
+from mcfuser.codegen.triton.rounded import ROUND
 from mcfuser.codegen.triton.tile import (
     TERM,
     TileValue,
@@ -27,6 +28,7 @@ from mcfuser.expr import DISCRETE, Call, Const, Expr, Read, uncast
 from mcfuser.lowering.deferred import factor
 from mcfuser.lowering.triton.address import Step, address
 from mcfuser.lowering.triton.instructions import HALF
+from mcfuser.lowering.triton.precision import TF32
 from mcfuser.lowering.triton.products import entering
 from mcfuser.lowering.uses import reads_of
 from mcfuser.space.statement import (
@@ -242,7 +244,10 @@ def _dot(frame: Frame, s: Compute, roles: Product) -> list[str]:
     if frame.groups is not None:
         return lines + multiply(frame, s, a, b)
     batch, rows, columns, _ = _groups(frame, roles)
-    to, precision = frame.dialect, ['input_precision="ieee"'] if dtype == "float32" else []
+    to, precision = frame.dialect, list[str]()
+    if dtype == "float32":
+        precision = [f'input_precision="{frame.layout.dot}"']
+        a, b = (f"{ROUND}({x})" if frame.layout.dot == TF32 else x for x in (a, b))
     name, kept = frame.tile(s.buffer), frame.layout.space(s.buffer)
     groups = [g for g in (batch, rows, columns) if g]
     if all(len(g) == 1 for g in groups) and kept == tuple(g[0] for g in groups):

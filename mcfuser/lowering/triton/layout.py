@@ -13,6 +13,7 @@ from mcfuser.expr import Expr
 from mcfuser.lowering.loops import kept, written_out
 from mcfuser.lowering.triton.address import address, wide
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
+from mcfuser.lowering.triton.precision import THREADS
 from mcfuser.lowering.triton.products import operand_dtype, products
 from mcfuser.lowering.triton.width import widths
 from mcfuser.lowering.uses import reads_of
@@ -33,11 +34,13 @@ MOST = 1 << 20
 @dataclass(frozen=True)
 class TileLayout:
     """Widths, orders of axes and tensor maps of a schedule's tiles under Triton; with `tma`,
-    operands of products come through tensor maps where they can. Raises Illegal where a tile has
-    more elements than Triton accepts."""
+    operands of products come through tensor maps where they can. Products of float32 operands are
+    computed as `dot` says (`precision`). Raises Illegal where a tile has more elements than Triton
+    accepts."""
 
     schedule: Schedule
     tma: bool = False
+    dot: str = THREADS
 
     def __post_init__(self) -> None:
         for b in self.schedule.buffers:

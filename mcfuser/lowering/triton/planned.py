@@ -11,7 +11,7 @@ from mcfuser.expr import reads
 from mcfuser.lowering.deferred import deferred
 from mcfuser.lowering.loops import lowered_body
 from mcfuser.lowering.triton.address import side_by_side
-from mcfuser.lowering.triton.products import by_threads, products
+from mcfuser.lowering.triton.products import is_wide, products
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import windows
 from mcfuser.space.statement import (
@@ -60,15 +60,15 @@ class Planned:
         return products(self.plan.program.chain, self.buffers, self.body)
 
     @cached_property
-    def by_threads(self) -> frozenset[str]:
-        """The products whose elements threads multiply one by one, by operator."""
+    def wide(self) -> frozenset[str]:
+        """The products whose operands enter them in float32, by operator."""
         chain = self.plan.program.chain
         return frozenset(
             s.operator.out
             for s, _ in self.points
             if isinstance(s, Compute)
             and s.operator.out in self.products
-            and by_threads(chain, self.buffers, s)
+            and is_wide(chain, self.buffers, s)
         )
 
     @cached_property

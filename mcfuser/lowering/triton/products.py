@@ -42,9 +42,9 @@ def _product(chain: Chain, buffers: Mapping[str, Buffer], s: Compute) -> Product
     return roles
 
 
-def by_threads(chain: Chain, buffers: Mapping[str, Buffer], s: Compute) -> bool:
-    """Whether threads multiply the elements of a product one by one: the tensor cores would round
-    float32 to ten bits."""
+def is_wide(chain: Chain, buffers: Mapping[str, Buffer], s: Compute) -> bool:
+    """Whether the operands of a product enter it in float32, which the tensor cores would round to
+    ten bits: threads multiply them one by one, or parts of them are multiplied (`precision`)."""
     assert isinstance(s.body, Call)
     return entering(operand_dtypes(chain, buffers, s.body)) == "float32"
 

@@ -22,6 +22,7 @@ from mcfuser.lowering.triton.dot import Dot
 from mcfuser.lowering.triton.hopper.tensor_map import mappable
 from mcfuser.lowering.triton.instructions import LEAST, ROWS, WARPS
 from mcfuser.lowering.triton.planned import Planned, planned
+from mcfuser.lowering.triton.precision import PLAIN, PRECISIONS, THREADS
 from mcfuser.lowering.triton.width import power, widths
 from mcfuser.space.plan import Floats, Ints, Plan, Sizes, elements, sizes_of
 from mcfuser.space.statement import Buffer, Combine, Compute, Load, Loop
@@ -30,14 +31,18 @@ COPIED = 4
 """Bytes that a thread copies to shared memory at least."""
 BASE = 36.0
 """Registers for addresses, positions and loop counters."""
+SPLIT = 45.0
+"""Registers more of a thread of warp groups that make parts of what they multiply; these, and those
+for the parts, are fitted to 80 kernels of one product (Triton 3.9, sm_90, 2026-11-29)."""
 
 
 @dataclass(frozen=True, eq=False)
 class TritonCandidates:
     """A plan's candidates under Triton: `tiles` [candidates, axes], and for each candidate its
     `warps` and `stages`; `last`, whether the last block to end combines the parts of a split, and
-    not a second kernel; and `tma`, whether operands of products come through tensor maps (None:
-    nowhere). `hopper` says whether the device has instructions of whole warp groups."""
+    not a second kernel; `tma`, whether operands of products come through tensor maps (None:
+    nowhere); and `dot`, how products of float32 operands are computed (None: by threads). `hopper`
+    says whether the device has instructions of whole warp groups."""
 
     plan: Plan
     tiles: Ints
@@ -46,6 +51,7 @@ class TritonCandidates:
     last: NDArray[np.bool_]
     hopper: bool = True
     tma: NDArray[np.bool_] | None = None
+    dot: NDArray[np.str_] | None = None
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -66,8 +72,7 @@ class TritonCandidates:
 
     def _dot(self, out: str, r: Product) -> Dot:
         rows, columns, depth = (self.lanes(g) for g in (r.rows, r.columns, r.depth))
-        threads = out in self.facts.by_threads
-        grouped = (self.hopper and not threads) & (rows >= ROWS) & (self.warps % WARPS == 0)
+        grouped = self.hopper & ~self.threads(out) & (rows >= ROWS) & (self.warps % WARPS == 0)
         least = np.where(grouped, WARPS, 1)
         if (
             len(self.facts.products) > 1
@@ -77,6 +82,29 @@ class TritonCandidates:
             across = np.minimum(self.warps, np.maximum(rows // LEAST, least))
         along = self.warps / across
         return Dot(rows, columns, depth, grouped, across * 1.0, along)
+
+    def threads(self, out: str) -> NDArray[np.bool_]:
+        """Whether threads multiply the elements of a product one by one."""
+        return np.asarray((out in self.facts.wide) & (self._dot_names == THREADS))
+
+    def of_parts(self, out: str, name: str) -> Floats:
+        """A field of the DotPrecision of a product."""
+        if out not in self.facts.wide:
+            return np.full(len(self.tiles), float(getattr(PLAIN, name)))
+        names, at = np.unique(self._dot_names, return_inverse=True)
+        return np.asarray([float(getattr(PRECISIONS[str(n)], name)) for n in names])[at]
+
+    def split(self, out: str) -> Floats:
+        """Elements of both operands of a product of which a block's warps make parts, each those
+        that it multiplies; those of a warp group's right operand, which lies in shared memory, all
+        threads make together."""
+        dot = self.dots[out]
+        right = np.where(dot.grouped, 1.0, dot.across) * dot.columns
+        return dot.depth * (dot.rows * dot.along + right)
+
+    @cached_property
+    def _dot_names(self) -> NDArray[np.str_]:
+        return self.dot if self.dot is not None else np.full(len(self.tiles), THREADS)
 
     def lanes(self, axes: Iterable[str]) -> Floats:
         """Elements along some axes, padded as Triton pads them."""
@@ -96,10 +124,11 @@ class TritonCandidates:
 
     def copies(self, loop: Loop | None) -> Floats:
         """Buffers for each tile that a loop loads: those in flight, and on Hopper the one that an
-        unfinished product still reads."""
+        unfinished product still reads, but for one of parts that were made of it."""
         if not pipelined(loop):
             return np.ones(len(self.tiles))
-        grouped = np.any([d.grouped for d in self.dots.values()], axis=0) if self.dots else False
+        direct = [d.grouped for out, d in self.dots.items() if out not in self.facts.wide]
+        grouped = np.any(direct, axis=0) if direct else False
         buffers: Floats = np.maximum(1.0, np.where(grouped, self.stages, self.stages - 1.0))
         return buffers
 
@@ -188,12 +217,16 @@ class TritonCandidates:
         return {}
 
     def _exchanged(self, s: Compute) -> Floats:
-        """Bytes of shared memory through which warps exchange a computed left operand."""
-        dot, roles = self.dots[s.operator.out], self.facts.products[s.operator.out]
+        """Bytes of shared memory through which warps exchange a computed left operand, or the parts
+        of a right one of float32."""
+        out = s.operator.out
+        dot, roles = self.dots[out], self.facts.products[out]
+        parts: Floats = dot.grouped * self.of_parts(out, "nbytes") * dot.columns * dot.depth
         if self.loaded(roles.left.tensor):
-            return np.zeros(len(self.tiles))
-        nbytes: Floats = np.where(dot.grouped | (dot.along == 1), 0.0, 2 * dot.rows * dot.depth)
-        return nbytes
+            return parts
+        each = 4 if out in self.facts.wide else 2
+        nbytes: Floats = np.where(dot.grouped | (dot.along == 1), 0.0, each * dot.rows * dot.depth)
+        return nbytes + parts
 
     # --- registers
 
@@ -207,7 +240,7 @@ class TritonCandidates:
         others, and hardly take registers of their own.
         """
         threads = 32.0 * self.warps
-        needed = np.full(len(self.tiles), BASE)
+        needed, parts = np.full(len(self.tiles), BASE), np.zeros(len(self.tiles))
         for out, dot in self.dots.items():
             share = np.where(dot.grouped, 0.92, np.where(dot.rows < 2 * LEAST, 1.5, 1.19))
             needed += share * dot.rows * dot.columns * dot.repeated * self._kept(out) / threads
@@ -215,6 +248,8 @@ class TritonCandidates:
             if not self.loaded(self.facts.products[out].left.tensor):
                 fragments = fragments + 0.6 * (dot.along > 1) * dot.rows / dot.across
             needed += ~dot.grouped * dot.depth / 64 * fragments
+            split = (self.of_parts(out, "operations") > 0) & dot.grouped
+            parts += self.of_parts(out, "registers") * self.split(out) / threads + SPLIT * split
         for s, outer in self.facts.points:
             if isinstance(s, Load):
                 held = ~(self.asynchronous(s, outer) | self.mapped(s))
@@ -222,7 +257,7 @@ class TritonCandidates:
             elif isinstance(s, Compute) and s.operator.out not in self.dots:
                 needed += 0.2 * self._elements(s) if s.operator.domain is not None else 0.0
         addresses = 1.0 if self.tma is None else np.where(self.tma, 0.85, 1.0)
-        result: Floats = addresses * (needed + 0.26 * self.largest)
+        result: Floats = addresses * (needed + 0.26 * self.largest) + parts
         return result
 
     @cached_property
@@ -251,8 +286,10 @@ class TritonCandidates:
     def multiplied(self) -> Floats:
         """Multiplications that a thread writes out in an iteration: those of the products that the
         tensor cores do not compute."""
-        by_threads = (self.dots[out] for out in self.facts.by_threads)
-        total = sum((d.rows * d.columns * d.depth for d in by_threads), np.zeros(len(self.tiles)))
+        total = np.zeros(len(self.tiles))
+        for out in self.facts.wide:
+            d = self.dots[out]
+            total += self.threads(out) * d.rows * d.columns * d.depth
         return total / (32.0 * self.warps)
 
     @cached_property

@@ -61,7 +61,8 @@ function optionFields() {
     })),
     precision: field("Precision", element("select", { name: "precision" },
       element("option", { value: "" }, "the model's own"),
-      element("option", { value: "fp16" }, "float16"), element("option", { value: "bf16" }, "bfloat16"))),
+      element("option", { value: "fp16" }, "float16"), element("option", { value: "bf16" }, "bfloat16"),
+      element("option", { value: "tf32" }, "TF32 on a GPU"))),
     timeout: field("Time limit", element("input", { name: "timeout", autocomplete: "off", placeholder: "60s, 5m or 1h" })),
   };
 }

@@ -92,6 +92,12 @@ GOLDENS = {
         "linear", "mn.k", "m=64 n=64 k=32", extents={"m": 60, "k": 1024}, split="k", parts=5,
         dependent=True,
     ),
+    "attention_parts": Golden(
+        "attention", "mh.nk", "m=64 n=64 k=64 h=64", "float32", lowering=TritonKnobs(dot="tf32x3")
+    ),
+    "linear_rounded": Golden(
+        "linear", "mn.k", "m=64 n=64 k=32", "float32", {"k": 100}, lowering=TritonKnobs(dot="tf32")
+    ),
     "norm_product_dependent": Golden("norm_product", "mn.k", "m=32 n=64 k=32", dependent=True),
 }  # fmt: skip
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +26,7 @@ from tests.support.chains import depthwise, rms_norm_product
 from tests.support.pictures import drawn_windows, padded
 from tests.support.triton_agree import TOLERANCE, error, interpreted_tiles, memory_of
 from tests.support.triton_agree import agree as agree_with_the_chain
-from tests.support.triton_cases import Drawn, drawn, scheduled
+from tests.support.triton_cases import Drawn, chain_named, drawn, scheduled
 from tests.support.triton_interpreted import Case, interpreted
 
 CASES, MAPPED, PADDED = 20, 14, 30
@@ -81,6 +82,29 @@ def test_tensor_maps_agree_with_the_oracle(tmp_path: Path) -> None:
     assert kinds["bounded"] >= MAPPED // 10, kinds
     assert kinds["ragged"] >= MAPPED // 4, kinds
     agree(drawn_cases, tmp_path)
+
+
+def test_random_chains_of_parts_agree_with_the_oracle(tmp_path: Path) -> None:
+    """Triton's interpreter knows one way to make parts, and multiplies float32 numbers."""
+    drawn_cases = cases(3, CASES, TritonKnobs(dot="tf32x3"))
+    assert any('input_precision="tf32x3"' in run.source.text for _, run in drawn_cases)
+    agree(drawn_cases, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["linear", "gemm", "attention"])
+@pytest.mark.parametrize("dot", ["tf32x3", "bf16x6", "tf32"])
+def test_what_tensor_cores_multiply_of_float32(name: str, dot: str) -> None:
+    """Parts are as exact as float32. TF32 is rounded: cut off instead, as tensor cores do, products
+    of positive numbers would be 7e-4 too small, all of them."""
+    chain = chain_named(name, {"b": 2, "m": 40, "n": 48, "k": 24, "h": 32}, "float32")
+    tiles = {"b": 1, "m": 16, "n": 16, "k": 16, "h": 32}
+    expression = bind(chain, tilings(chain)[0])
+    sizes = {a.name: tiles[a.name] for a in chain.axes}
+    lowering = TritonKnobs(dot=dot)
+    source = agree_with_the_chain(scheduled(chain, expression, sizes), chain, lowering=lowering)
+    products = source.text.count(f'input_precision="{dot}"')
+    calls = len(re.findall(r"\btf32\(", source.text))
+    assert products and calls == (2 * products + 1 if dot == "tf32" else 0)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

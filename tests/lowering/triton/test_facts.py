@@ -116,7 +116,7 @@ def test_threads_multiply_what_the_tensor_cores_would_round(
         "operators": ["C[m, n] = sum[k] A[m, k] * B[k, n]"],
     })  # fmt: skip
     for _, made in both(chain):
-        assert made.facts.by_threads == (frozenset("C") if exact else frozenset())
+        assert made.facts.wide == (frozenset("C") if exact else frozenset())
 
 
 def test_a_domain_that_one_side_cannot_hold_is_no_product() -> None:

@@ -225,7 +225,8 @@ def test_candidates_have_maps_where_some_load_can(name: str) -> None:
     extents = {"b": 2, "g": 4, "m": 1 if name == "grouped" else 96, "n": 160, "k": 48, "h": 96}
     chain = chain_named(name, extents, "float16")
     whole = every(parted(distinct(prune(space(chain), device)[0]), device), device)
-    rows = np.random.default_rng(0).permutation(len(whole))[:60]
+    alike = np.flatnonzero(settings(whole, "dot") == "ieee")
+    rows = np.random.default_rng(0).permutation(alike)[:60]
     seen = set()
     for candidate in map(whole.candidate, rows):
         plan, tiles = whole.plan(candidate)
