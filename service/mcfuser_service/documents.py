@@ -59,6 +59,7 @@ class ChainDocument(Document):
     tensors: dict[str, dict[str, Any]]
     operators: list[str]
     outputs: list[str]
+    precision: Literal["float32", "tf32"] = "float32"
 
 
 class KernelOccupancy(Document):

@@ -205,3 +205,27 @@ def test_a_model_that_only_some_optimizations_break_is_run_without_them(
     monkeypatch.setattr(graph_check, "reference_session", Mock(side_effect=InputError("gone")))
     with pytest.raises(InputError, match="gone"):
         answering(model, feeds)
+
+
+@pytest.mark.parametrize(("quantized", "asked"), [(True, ["1", "0"]), (False, ["1"])])
+def test_onnxruntime_is_timed_as_it_runs_by_itself(
+    quantized: bool, asked: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a module is compared with has exact sums of bytes, which take onnxruntime longer."""
+    net = Net()
+    x, scale = net.input("x", 4, 8), net.weight(1)
+    if quantized:
+        x = net.op("DequantizeLinear", net.op("QuantizeLinear", x, scale), scale)
+    model = net.model(net.op("MatMul", x, net.weight(8, 8))).SerializeToString()
+    (tmp_path / "module.so").write_bytes(
+        build_library(install(load(model, {}).module, []), probe_cpu())
+    )
+    sums, real = [], graph_check.session
+
+    def told(model: OnnxModel, options: onnxruntime.SessionOptions) -> object:
+        sums.append(options.get_session_config_entry("session.x64quantprecision"))
+        return real(model, options)
+
+    monkeypatch.setattr(graph_check, "session", told)
+    found = check(tmp_path, model, {}, seed=1)
+    assert sums == asked and found.reference_seconds is not None and found.agrees
