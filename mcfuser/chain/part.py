@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from mcfuser.chain.roles import with_precision
 from mcfuser.chain.values import Bounds, Chain, renamed, rewritten, sources
 from mcfuser.errors import ChainError
 from mcfuser.expr import Expr, Index, Read, at
@@ -67,7 +68,8 @@ def subchain(chain: Chain, outs: Sequence[str], name: str) -> Chain:
     """The chain of the operators that compute `outs`.
 
     What they read and do not compute is its input; what other operators read of them, and the
-    chain's own outputs, are its outputs.
+    chain's own outputs, are its outputs. Without products it has no precision of its own, as the
+    same operators have none elsewhere.
     """
     operators = tuple(o for o in chain.operators if o.out in outs)
     read_names = {r.tensor for o in operators for r in sources(o)}
@@ -79,7 +81,7 @@ def subchain(chain: Chain, outs: Sequence[str], name: str) -> Chain:
     )
     used_axes |= {d for t in kept for d in t.shape if isinstance(d, str)}
     letters = tuple(a for a in chain.axes if a.name in used_axes)
-    return Chain(name, letters, kept, operators, produced, chain.precision)
+    return with_precision(Chain(name, letters, kept, operators, produced), chain.precision)
 
 
 def fresh(chain: Chain, name: str) -> str:

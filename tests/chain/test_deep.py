@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mcfuser.chain import Chain, from_json, with_depth_last, with_precision
+from mcfuser.chain import (
+    Chain,
+    from_json,
+    subchain,
+    to_json,
+    under_names,
+    with_depth_last,
+    with_precision,
+)
+from mcfuser.errors import ChainError
 from mcfuser.space.reference import evaluate
 
 SIZES = {"m": 5, "n": 6, "k": 4, "h": 3, "s": 2}
@@ -74,3 +83,15 @@ def test_a_precision_is_of_chains_with_products_of_float32() -> None:
     assert with_precision(half, "tf32") == half
     maps = chain(["C[m, n] = A[m, n] + 1.0"], A="mn")
     assert with_precision(maps, "tf32") == maps
+
+
+def test_a_part_of_a_chain_has_its_precision_if_it_multiplies() -> None:
+    lines = ["C[m, n] = sum[k] A[m, k] * B[k, n]", "R[m] = max[n] C[m, n]", "E[m] = R[m] + 1.0"]
+    whole = with_precision(chain(lines, A="mk", B="kn"), "tf32")
+    assert subchain(whole, ["C"], "product").precision == "tf32"
+    assert subchain(whole, ["R", "E"], "rest").precision == "float32"
+    assert under_names(whole, "w", list("pqrs"), list("XYZUV")).precision == "tf32"
+    assert from_json(to_json(whole)) == whole and from_json(to_json(whole)).key == whole.key
+    assert whole.key != with_precision(whole, "float32").key
+    with pytest.raises(ChainError, match="has precision 'fp8'; use float32 or tf32"):
+        from_json({**to_json(whole), "precision": "fp8"})
