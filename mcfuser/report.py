@@ -149,8 +149,10 @@ def _show_precision(precision: Mapping[str, Any] | None, out: Console) -> None:
     """Prints how a float32 model was narrowed."""
     if precision is None:
         return
-    words = "products of {dtype} operands: {narrow_products}, left in float32: "
-    words += "{float32_products}; other operators in float32: {float32_operators}"
+    words = "products of {dtype} operands: {narrow_products}, left in float32: {float32_products}"
+    if precision["dtype"] == "tf32":
+        words = "products whose operands may be rounded to TF32: {narrow_products}"
+    words += "; other operators in float32: {float32_operators}"
     _plain(words.format(**precision), out)
     if precision["note"] is not None:
         _plain(precision["note"], out)

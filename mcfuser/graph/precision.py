@@ -244,24 +244,25 @@ class _Deciding:
 
 
 def rounded(flow: Dataflow) -> Narrowing:
-    """How many of a function's products are of float32 values, which kernels round to TF32, and how
-    many other operators compute in float32."""
-    calls = [
-        v for v, value in flow.values.items()
-        if isinstance(value, relax.Call) and any(map(is_wide, operands(value)))
-    ]  # fmt: skip
+    """How many of a function's products are of float32 values, which kernels may round to TF32, and
+    how many other operators compute in float32."""
+    calls = _on_float32(flow)
     products = sum(flow.kinds[v] == "product" for v in calls)
     return Narrowing(TF32, products, 0, len(calls) - products)
 
 
 def counted(flow: Dataflow, decided: Types, narrow: str) -> Narrowing:
     """What was made of the operators of a function on float32 values."""
-    calls = [
-        v
-        for v, value in flow.values.items()
-        if isinstance(value, relax.Call) and any(map(is_wide, operands(value)))
-    ]
+    calls = _on_float32(flow)
     wide = sum(v in decided.computed_wide for v in calls)
     products = [v for v in calls if flow.kinds[v] == "product"]
     left = sum(v in decided.computed_wide for v in products)
     return Narrowing(narrow, len(products) - left, left, wide - left)
+
+
+def _on_float32(flow: Dataflow) -> list[relax.Var]:
+    """The results of a function's operators that read float32 values."""
+    return [
+        v for v, value in flow.values.items()
+        if isinstance(value, relax.Call) and any(map(is_wide, operands(value)))
+    ]  # fmt: skip
