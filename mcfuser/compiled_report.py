@@ -9,13 +9,13 @@ from typing import Any
 
 from mcfuser.backend import Backend
 from mcfuser.build import DecidedModel
+from mcfuser.chain import TF32
 from mcfuser.device import Device
 from mcfuser.graph.dynamic.buckets import LoadedBuckets
 from mcfuser.graph.dynamic.describe import dynamic_report
 from mcfuser.graph.load import Loaded, ModelPort
 from mcfuser.graph.outline import MOST, outline
 from mcfuser.graph.partition import ModelProduct, Partition
-from mcfuser.graph.precision import TF32
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.lock import BoxPin
 from mcfuser.model.work import chain_work
@@ -24,6 +24,7 @@ from mcfuser.tune.locked import model_pin
 from mcfuser.tune.tuned import Tuned, TuneOptions
 
 EXACT = "{device} multiplies float32 numbers as they are: tf32 changes nothing there"
+"""What is said where kernels may round and a device has nothing to gain by it."""
 SLOWER = "this CPU widens narrow values as it reads them: the float32 module may be faster"
 """What is said of a narrowed module that runs on the host."""
 

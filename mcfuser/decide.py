@@ -12,12 +12,11 @@ from functools import partial
 from mcfuser.backends import backend_of
 from mcfuser.build import DecidedModel
 from mcfuser.building import CHOICE, ModuleToBuild
-from mcfuser.chain import Chain, flops, nbytes
+from mcfuser.chain import TF32, Chain, flops, nbytes
 from mcfuser.device import Device
 from mcfuser.errors import InputError
 from mcfuser.graph.load import Loaded
 from mcfuser.graph.partition import Partition, partition
-from mcfuser.graph.precision import TF32
 from mcfuser.graph.price import Price
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.measure.request import COMPILED
@@ -207,7 +206,8 @@ def partition_for(
 ) -> Partition:
     """The chains of a model, chosen by a `price`, or by a roofline where there is none."""
     peak, backend = device.throughput("float32"), backend_of(device)
-    rounded = loaded.narrowing is not None and loaded.narrowing.dtype == TF32
+    rounds = backend.tf32(device)
+    asked = loaded.narrowing is not None and loaded.narrowing.dtype == TF32
     return partition(
         loaded.module,
         peak,
@@ -217,8 +217,8 @@ def partition_for(
         loaded.integers,
         backend.channels_last(device),
         backend.on_host,
-        backend.tf32(device),
-        "tf32" if rounded and backend.tf32(device) else "float32",
+        rounds,
+        TF32 if rounds and asked else "float32",
     )
 
 

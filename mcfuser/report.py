@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mcfuser.algebra.roll import Refusal, Roll
+from mcfuser.chain import TF32
 from mcfuser.derivation import Derivation
 from mcfuser.device import Device
 from mcfuser.expr import text
@@ -150,7 +151,7 @@ def _show_precision(precision: Mapping[str, Any] | None, out: Console) -> None:
     if precision is None:
         return
     words = "products of {dtype} operands: {narrow_products}, left in float32: {float32_products}"
-    if precision["dtype"] == "tf32":
+    if precision["dtype"] == TF32:
         words = "products whose operands may be rounded to TF32: {narrow_products}"
     words += "; other operators in float32: {float32_operators}"
     _plain(words.format(**precision), out)

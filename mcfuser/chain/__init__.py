@@ -24,6 +24,7 @@ from mcfuser.chain.turned import turned
 from mcfuser.chain.values import (
     BYTES,
     LOWEST,
+    TF32,
     WHOLE,
     Axis,
     Bounds,
@@ -50,6 +51,7 @@ from mcfuser.chain.whole import Interval, narrow_type, number_bounds, whole_inte
 __all__ = [
     "BYTES",
     "LOWEST",
+    "TF32",
     "WHOLE",
     "Axis",
     "Bounds",

@@ -24,8 +24,8 @@ def with_depth_last(chain: Chain) -> tuple[Chain, Mapping[str, tuple[int, ...]]]
         if name is None:
             continue
         shape = chain.tensor(name).shape
-        deep = max((a for a in o.over if a in shape), key=chain.size, default=None)
-        if deep is not None and shape[-1] != deep:
+        deep = max(o.over, key=chain.size)
+        if shape[-1] != deep:
             at = shape.index(deep)
             orders[name] = (*(i for i in range(len(shape)) if i != at), at)
     if not orders:

@@ -97,6 +97,8 @@ def _without_casts(e: Expr) -> Expr:
 
 def with_precision(chain: Chain, precision: ProductPrecision) -> Chain:
     """The chain with a precision of its products, if it has one of float32 operands."""
+    if precision == chain.precision:
+        return chain
     bodies = [o.body for o in products(chain)]
     wide = any(
         (a.dtype if isinstance(a, Cast) else chain.tensor(a.tensor).dtype) == "float32"

@@ -35,6 +35,8 @@ from mcfuser.expr import (
 )
 
 Reducer = Literal["none", "sum", "max"]
+TF32: Literal["tf32"] = "tf32"
+"""Numbers of ten bits of mantissa, as tensor cores multiply; they are stored as float32."""
 ProductPrecision = Literal["float32", "tf32"]
 """To what the float32 operands of products may be rounded, at most."""
 BYTES: Mapping[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,

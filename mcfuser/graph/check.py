@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -39,6 +40,8 @@ _LEVELS = (
 
 _EXACT_SUMS = "session.x64quantprecision"
 """An option of onnxruntime's sessions: "1" for sums of bytes that do not saturate."""
+_SUMS = ("1", "0")
+"""Its values, in the order in which they are tried: exact sums where a model loads with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +183,9 @@ def _as_usual(
     compared with, take it twice as long, also on CPUs whose sums are exact anyway."""
     if not _quantizes(model.proto):
         return exact
-    try:
-        usual = reference_run(reference_session(model, exact=("0",)), feeds, in_place)
-        answered(usual)
-    except InputError:
-        return exact
-    return usual
+    with suppress(InputError):
+        return answering(model, feeds, in_place, ("0",))[0]
+    return exact
 
 
 def given_or_drawn(model: OnnxModel, given: Path | None, seed: int) -> Feeds:
@@ -198,7 +198,7 @@ def given_or_drawn(model: OnnxModel, given: Path | None, seed: int) -> Feeds:
 def reference_session(
     model: OnnxModel,
     levels: Sequence[onnxruntime.GraphOptimizationLevel] = _LEVELS,
-    exact: Sequence[str] = ("1", "0"),
+    exact: Sequence[str] = _SUMS,
 ) -> onnxruntime.InferenceSession:
     """The model in onnxruntime on all cores, with as many of its optimizations as it survives, of
     these `levels`: some of them fail on models that onnxruntime runs without.
@@ -268,15 +268,19 @@ def reference_run(
 
 
 def answering(
-    model: OnnxModel, feeds: Feeds, in_place: Mapping[str, str] = NOTHING
+    model: OnnxModel,
+    feeds: Feeds,
+    in_place: Mapping[str, str] = NOTHING,
+    exact: Sequence[str] = _SUMS,
 ) -> tuple[ReferenceRun, list[NDArray[np.generic]]]:
     """What runs the model in onnxruntime (`reference_run`), and its outputs: with fewer of its
-    optimizations where they make a model that it loads but does not run. Raises InputError where
-    none runs."""
+    optimizations where they make a model that it loads but does not run. `exact` is that of
+    `reference_session`. Raises InputError where none runs."""
     first: InputError | None = None
     for number in range(len(_LEVELS)):
         try:
-            run = reference_run(reference_session(model, _LEVELS[number:]), feeds, in_place)
+            loaded = reference_session(model, _LEVELS[number:], exact)
+            run = reference_run(loaded, feeds, in_place)
             return run, answered(run)
         except InputError as error:
             first = first or error

@@ -17,6 +17,7 @@ from onnx import TensorProto
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
+from mcfuser.chain import TF32
 from mcfuser.chain.recurrence import NO_RECURRENCES, RecurrenceLimits
 from mcfuser.errors import ModelError
 from mcfuser.graph.bind import bind
@@ -34,7 +35,7 @@ from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.matching import calls_rewritten
 from mcfuser.graph.messages import inside
 from mcfuser.graph.narrow import narrowed, to_tf32
-from mcfuser.graph.precision import TF32, Narrowing
+from mcfuser.graph.precision import Narrowing
 from mcfuser.graph.precompute import precomputed
 from mcfuser.graph.read import check_operators, expand, name_nodes, operator_name, opset, read
 from mcfuser.graph.refusal import refused, sentence

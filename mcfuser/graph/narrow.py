@@ -15,10 +15,10 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from mcfuser.chain import TF32
 from mcfuser.errors import ModelError
 from mcfuser.graph.dataflow import RECURRENCE, Dataflow, array, dataflow, dtype, operator_name
 from mcfuser.graph.precision import (
-    TF32,
     WIDE,
     Narrowing,
     Types,

@@ -25,14 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import ir, relax
 
+from mcfuser.chain import TF32
 from mcfuser.graph.dataflow import Dataflow, array, dtype, extents
 
 WIDE = "float32"
 """The type of the values that are narrowed."""
 NARROW = ("float16", "bfloat16")
 """The types that they may be narrowed to."""
-TF32 = "tf32"
-"""The type to which kernels round what they multiply, which is stored as float32."""
 
 OperatorClass = Literal["product", "map", "move", "wide"]
 

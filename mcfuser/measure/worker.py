@@ -199,8 +199,11 @@ def _inputs(
 
 def offsets(chain: Chain) -> dict[str, float]:
     """The offsets, by name, of the inputs from which a shift is hoisted (algebra.hoist)."""
-    most = OFFSETS.get(chain.precision, 1e4)
-    return {n: min(most, OFFSETS.get(chain.tensor(n).dtype, 1e4)) for n in shifted(chain)}
+
+    def offset(name: str) -> float:
+        return min(OFFSETS.get(t, 1e4) for t in (chain.tensor(name).dtype, chain.precision))
+
+    return {n: offset(n) for n in shifted(chain)}
 
 
 def tolerance(chain: Chain) -> float:

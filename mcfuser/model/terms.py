@@ -13,7 +13,7 @@ from typing import assert_never
 
 import numpy as np
 
-from mcfuser.chain import BYTES, Chain, contiguous_axes
+from mcfuser.chain import BYTES, Chain
 from mcfuser.chain import nbytes as tensor_bytes
 from mcfuser.device import Device
 from mcfuser.expr import Call, reads, walk
@@ -242,7 +242,7 @@ def _product(counts: Terms, made: TritonCandidates, s: Compute, dot: Dot, times:
     out = s.operator.out
     wide, threads = out in made.facts.wide, made.threads(out)
     if wide:
-        slow = ACROSS if along_depth(made, out) else ONE_BY_ONE
+        slow = ACROSS if out in made.facts.deep else ONE_BY_ONE
         counts.add("simple_all", threads * times * slow * dot.rows * dot.columns * dot.depth)
         _parts_of_operands(counts, made, out, dot, times)
     if threads.all():
@@ -259,7 +259,7 @@ def _product(counts: Terms, made: TritonCandidates, s: Compute, dot: Dot, times:
     counts.add("chain", small * steps * made.of_parts(out, "products"))
     fragments = steps * (dot.row_tiles * loaded + dot.column_tiles / 2)
     if wide:  # twice the bytes, and one number at a time where they lie across the depth
-        fragments = fragments * (2.0 if along_depth(made, out) else 4.0)
+        fragments = fragments * (2.0 if out in made.facts.deep else 4.0)
     counts.add("operands", small * fragments * warps)
     counts.add("group", large * dot.row_tiles * steps * instructions)
     columns = np.maximum(dot.columns / dot.along, NARROW)
@@ -277,19 +277,9 @@ def _parts_of_operands(
     shared memory; they lie there along the depth, across which it comes from elsewhere if it is
     stored so."""
     counts.add("simple_all", times * made.of_parts(out, "operations") * made.split(out))
-    turned = 1.0 if along_depth(made, out) else TURNED
+    turned = 1.0 if out in made.facts.deep else TURNED
     written = made.of_parts(out, "nbytes") / 4 * turned * dot.columns * dot.depth
     counts.add("spread", times * dot.grouped * written)
-
-
-def along_depth(made: TritonCandidates, out: str) -> bool:
-    """Whether a product's right operand is loaded from where positions along the depth lie side by
-    side."""
-    roles = made.facts.products[out]
-    for s, _ in made.facts.points:
-        if isinstance(s, Load) and s.buffer == roles.right.tensor:
-            return not {*roles.depth}.isdisjoint(contiguous_axes(made.plan.program.chain, s.read))
-    return False
 
 
 def _follows(chain: Chain, tensor: str, made: TritonCandidates) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import onnx
@@ -34,12 +35,17 @@ def test_compile_run_and_the_cache(tmp_path: Path) -> None:
     assert json.loads(checked.stdout)["error"] <= 1e-5
 
 
+def compiled(model: str, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    ran = mcfuser("compile", model, "-o", str(out), *words, data=out.parent)
+    assert ran.returncode == 0, ran.stderr
+    return ran
+
+
 def test_a_precision_is_told_with_the_error_of_every_output(tmp_path: Path) -> None:
     """`run --check` knows the tolerance from the report; explain and bisect take the option."""
     model, out = str(FIXTURES / "escaping.onnx"), tmp_path / "out"
     words = ("--precision", "fp16", "--trials", "1", "--no-cache")
-    ran = mcfuser("compile", model, "-o", str(out), *words, data=tmp_path)
-    assert ran.returncode == 0, ran.stderr
+    ran = compiled(model, out, *words)
     counts = "products of float16 operands: 2, left in float32: 0; other operators in float32: 0"
     assert f"{counts}\nthis CPU widens narrow values" in ran.stdout
     report = json.loads((out / "report.json").read_text())
@@ -60,9 +66,7 @@ def test_a_precision_is_told_with_the_error_of_every_output(tmp_path: Path) -> N
 
 def test_a_cpu_multiplies_what_a_gpu_may_round(tmp_path: Path) -> None:
     model, out = str(FIXTURES / "escaping.onnx"), tmp_path / "out"
-    words = ("--precision", "tf32", "--trials", "1", "--no-cache")
-    ran = mcfuser("compile", model, "-o", str(out), *words, data=tmp_path)
-    assert ran.returncode == 0, ran.stderr
+    ran = compiled(model, out, "--precision", "tf32", "--trials", "1", "--no-cache")
     counts = "products whose operands may be rounded to TF32: 2; other operators in float32: 1\n"
     assert counts in ran.stdout
     assert "cpu multiplies float32 numbers as they are: tf32 changes nothing there\n" in ran.stdout

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcfuser.chain import TF32
 from mcfuser.chain.recurrence import RecurrenceLimits
 from mcfuser.errors import ModelError
 from mcfuser.graph.assemble import Installed, Replacement, install
@@ -22,7 +23,7 @@ from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.intermediate import computed_by_onnxruntime
 from mcfuser.graph.load import Loaded, bound, load
 from mcfuser.graph.partition import Partition, partition
-from mcfuser.graph.precision import NARROW, TF32, is_wide
+from mcfuser.graph.precision import NARROW, is_wide
 from mcfuser.graph.summing import summed_in_float32
 from tests.support.blocks import MASKED, bert, halved, llama
 from tests.support.lifted import computed

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mcfuser.chain import Chain, fixed
+from mcfuser.chain import TF32, Chain, fixed
 from mcfuser.codegen.triton import TritonSource, generate
 from mcfuser.lowering.triton.address import reach
 from mcfuser.lowering.triton.knobs import TritonKnobs
-from mcfuser.lowering.triton.precision import TF32
 from mcfuser.space.interpret import interpret
 from mcfuser.space.reference import evaluate, logical
 from mcfuser.space.schedule import Schedule

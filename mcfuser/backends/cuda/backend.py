@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from mcfuser.backend import Function, Kernel, Names, Occupancy
 from mcfuser.backends.cuda.builder import CudaBuilder
 from mcfuser.backends.versions import ABSENT, package_version
-from mcfuser.chain import Chain, merged
+from mcfuser.chain import TF32, Chain, merged
 from mcfuser.chain.recurrence import RecurrenceLimits
 from mcfuser.codegen import triton
 from mcfuser.codegen.cuda.cluster import recurrence_limits
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.device import Device
+from mcfuser.lowering.triton.instructions import multiplies_tf32
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.lowering.triton.planned import planned
-from mcfuser.lowering.triton.precision import TF32, multiplies
 from mcfuser.model import fitted
 from mcfuser.model.feasible import feasible, spills_too_much
 from mcfuser.model.occupancy import WARP, blocks_held
@@ -84,7 +84,7 @@ class CudaBackend:
 
     def tf32(self, device: Device) -> bool:
         """Those of the tensor cores of Ampere and later."""
-        return multiplies(device.arch)
+        return multiplies_tf32(device.arch)
 
     def recurrences(self, device: Device) -> RecurrenceLimits:
         return recurrence_limits(device)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from mcfuser.chain import BYTES
 from mcfuser.chain.recurrence import Recurrence, RecurrenceLimits, RecurrentStage
 from mcfuser.device import Device
+from mcfuser.lowering.triton.instructions import architecture
 
 LANES = 32
 """Threads of a warp."""
@@ -221,7 +222,7 @@ def clustered(
 
 def _clusters(device: Device) -> tuple[int, ...]:
     """The numbers of blocks that a cluster may have."""
-    return (1, 2, 4, BLOCKS) if _architecture(device) >= CLUSTERS else (1,)
+    return (1, 2, 4, BLOCKS) if architecture(device.arch) >= CLUSTERS else (1,)
 
 
 def _at_once(blocks: int, device: Device) -> int:
@@ -229,10 +230,6 @@ def _at_once(blocks: int, device: Device) -> int:
     multiprocessors stay idle: an H200, with 132, ran 14 clusters of 8 at once, and not 16."""
     usable = device.units if blocks <= 2 else device.units * 7 // 8
     return max(1, usable // blocks)
-
-
-def _architecture(device: Device) -> int:
-    return int(device.arch.removeprefix("sm_"))
 
 
 def _fits(walk: ClusterWalk, device: Device) -> bool:
@@ -243,7 +240,7 @@ def _fits(walk: ClusterWalk, device: Device) -> bool:
 def recurrence_limits(device: Device) -> RecurrenceLimits:
     """The recurrences whose matrices clusters of a device can keep, of as many products as those of
     ONNX have."""
-    narrow = ("float16", "bfloat16") if _architecture(device) >= TENSOR_CORES else ()
+    narrow = ("float16", "bfloat16") if architecture(device.arch) >= TENSOR_CORES else ()
     dtypes = ("float32", *narrow)
     sizes = tuple(
         (dtype, stages, batch, _most(stages, dtype, blocks, device))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import assert_never
 
-from mcfuser.chain import LOWEST, Product, lowest
+from mcfuser.chain import LOWEST, TF32, Product, lowest
 from mcfuser.codegen.triton.combine import combine
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
 from mcfuser.codegen.triton.hopper.warpgroup import multiply, of
@@ -28,7 +28,6 @@ from mcfuser.expr import DISCRETE, Call, Const, Expr, Read, uncast
 from mcfuser.lowering.deferred import factor
 from mcfuser.lowering.triton.address import Step, address
 from mcfuser.lowering.triton.instructions import HALF
-from mcfuser.lowering.triton.precision import TF32
 from mcfuser.lowering.triton.products import entering
 from mcfuser.lowering.uses import reads_of
 from mcfuser.space.statement import (

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from mcfuser.device import Device
 from mcfuser.lowering.triton.hopper.feasible import divisible, mapped
-from mcfuser.lowering.triton.instructions import HOPPER
+from mcfuser.lowering.triton.instructions import HOPPER, multiplies_tf32
 from mcfuser.lowering.triton.planned import planned
-from mcfuser.lowering.triton.precision import PRECISIONS, THREADS, multiplies
+from mcfuser.lowering.triton.precision import PRECISIONS, THREADS
 from mcfuser.space.knobs import knob
 from mcfuser.space.plan import Ints, Plan
 
@@ -33,7 +33,7 @@ def _divisible(plan: Plan, tiles: Ints, device: Device) -> NDArray[np.bool_]:
 
 
 def _wide(plan: Plan, tiles: Ints, device: Device) -> NDArray[np.bool_]:
-    return np.full(len(tiles), bool(planned(plan).wide) and multiplies(device.arch))
+    return np.full(len(tiles), bool(planned(plan).wide) and multiplies_tf32(device.arch))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from mcfuser.chain import BYTES, Product
+from mcfuser.chain import BYTES, Product, contiguous_axes
 from mcfuser.expr import reads
 from mcfuser.lowering.deferred import deferred
 from mcfuser.lowering.loops import lowered_body
@@ -70,6 +70,17 @@ class Planned:
             and s.operator.out in self.products
             and is_wide(chain, self.buffers, s)
         )
+
+    @cached_property
+    def deep(self) -> frozenset[str]:
+        """The products whose right operand is loaded from where positions along the depth lie side
+        by side, by operator."""
+        chain = self.plan.program.chain
+        beside = {s.buffer: contiguous_axes(chain, s.read) for s in self.loads}
+        return frozenset(
+            out for out, p in self.products.items()
+            if not {*p.depth}.isdisjoint(beside.get(p.right.tensor, ()))
+        )  # fmt: skip
 
     @cached_property
     def operands(self) -> frozenset[str]:

@@ -7,12 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mcfuser.chain import TF32
+
 THREADS = "ieee"
 """No tensor cores: threads multiply float32 numbers."""
-TF32 = "tf32"
-"""Operands are rounded to TF32's ten bits of mantissa."""
-SPLITS = 80
-"""The first architecture, as a number, whose tensor cores multiply TF32 and bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,3 @@ PRECISIONS: Mapping[str, DotPrecision] = {
 """By the names that Triton gives them. Three products of two TF32 parts leave out less than sums of
 float32 lose by rounding, and so do six of three bfloat16 parts. An instruction for TF32 has half
 the depth of one for 16 bits."""
-
-
-def multiplies(arch: str) -> bool:
-    """Whether the tensor cores of an architecture such as `sm_90` multiply parts of float32."""
-    return arch.startswith("sm_") and int(arch[3:].rstrip("a")) >= SPLITS

@@ -22,7 +22,7 @@ from mcfuser.lowering.triton.dot import Dot
 from mcfuser.lowering.triton.hopper.tensor_map import mappable
 from mcfuser.lowering.triton.instructions import LEAST, ROWS, WARPS
 from mcfuser.lowering.triton.planned import Planned, planned
-from mcfuser.lowering.triton.precision import PLAIN, PRECISIONS, THREADS
+from mcfuser.lowering.triton.precision import PLAIN, PRECISIONS, THREADS, DotPrecision
 from mcfuser.lowering.triton.width import power, widths
 from mcfuser.space.plan import Floats, Ints, Plan, Sizes, elements, sizes_of
 from mcfuser.space.statement import Buffer, Combine, Compute, Load, Loop
@@ -85,14 +85,14 @@ class TritonCandidates:
 
     def threads(self, out: str) -> NDArray[np.bool_]:
         """Whether threads multiply the elements of a product one by one."""
-        return np.asarray((out in self.facts.wide) & (self._dot_names == THREADS))
+        return np.asarray(self.of_parts(out, "products") == 0)
 
     def of_parts(self, out: str, name: str) -> Floats:
         """A field of the DotPrecision of a product."""
         if out not in self.facts.wide:
             return np.full(len(self.tiles), float(getattr(PLAIN, name)))
-        names, at = np.unique(self._dot_names, return_inverse=True)
-        return np.asarray([float(getattr(PRECISIONS[str(n)], name)) for n in names])[at]
+        precisions, at = self._precisions
+        return np.asarray([float(getattr(p, name)) for p in precisions])[at]
 
     def split(self, out: str) -> Floats:
         """Elements of both operands of a product of which a block's warps make parts, each those
@@ -103,8 +103,12 @@ class TritonCandidates:
         return dot.depth * (dot.rows * dot.along + right)
 
     @cached_property
-    def _dot_names(self) -> NDArray[np.str_]:
-        return self.dot if self.dot is not None else np.full(len(self.tiles), THREADS)
+    def _precisions(self) -> tuple[list[DotPrecision], Ints]:
+        """Those that candidates have, and which of them each has."""
+        if self.dot is None:
+            return [PRECISIONS[THREADS]], np.zeros(len(self.tiles), np.int64)
+        names, at = np.unique(self.dot, return_inverse=True)
+        return [PRECISIONS[str(n)] for n in names], at
 
     def lanes(self, axes: Iterable[str]) -> Floats:
         """Elements along some axes, padded as Triton pads them."""

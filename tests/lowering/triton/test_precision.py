@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mcfuser.chain import Chain, from_json
+from mcfuser.chain import TF32, Chain, from_json
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.codegen.triton import generate
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.lowering.triton.precision import PRECISIONS, TF32, THREADS, multiplies
+from mcfuser.lowering.triton.instructions import multiplies_tf32
+from mcfuser.lowering.triton.precision import PRECISIONS, THREADS
 from mcfuser.model.fitted import lowered
 from mcfuser.space.candidates import Candidates
 from mcfuser.space.prune import distinct, prune, space
@@ -41,7 +42,7 @@ def found(chain: Chain, device: str = "nvidia/h200") -> Candidates:
 
 
 def test_tensor_cores_multiply_parts_since_ampere() -> None:
-    assert [multiplies(a) for a in ("sm_75", "sm_80", "sm_90", "sm_90a", "sm_120")] == [
+    assert [multiplies_tf32(a) for a in ("sm_75", "sm_80", "sm_90", "sm_90a", "sm_120")] == [
         False, True, True, True, True
     ]  # fmt: skip
 
