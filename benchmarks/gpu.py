@@ -45,7 +45,7 @@ from mcfuser.tune.tuned import MemoryCache, Tuned, TuneOptions
 from mcfuser.tune.tuner import compare, tune
 
 HERE = Path(__file__).parent
-SLICE = {"tables": 7, "norms": 3, "neptune": 3}
+SLICE = {"tables": 7, "norms": 3, "neptune": 3, "shapes": 5, "float32": 5}
 """Workloads that are tuned, compiled and timed together: two minutes of them."""
 THREADS = 4
 """Compiling threads of each of torch's processes."""

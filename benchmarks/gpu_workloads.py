@@ -51,15 +51,15 @@ def _tables() -> list[Workload]:
     return made + [_plain(name, "S", words) for name, words in ATTENTION.items()]
 
 
-def _gemm(name: str, group: str, words: str) -> Workload:
-    return Workload(name, group, "gemm", from_text(words, "float16"))
+def _gemm(name: str, group: str, words: str, dtype: str = "float16") -> Workload:
+    return Workload(name, group, "gemm", from_text(words, dtype))
 
 
-def _plain(name: str, group: str, words: str) -> Workload:
+def _plain(name: str, group: str, words: str, dtype: str = "float16") -> Workload:
     """Attention without a mask, every head with keys of its own."""
     heads, rows, keys, depth, width = (int(x) for x in words.partition(":")[2].split(","))
     known = Attention(heads, rows, keys, depth=depth, width=width)
-    return Workload(name, group, "attention", from_text(words, "float16"), known)
+    return Workload(name, group, "attention", from_text(words, dtype), known)
 
 
 # --- norms at the sizes of Llama ------------------------------------------------------------
@@ -111,7 +111,7 @@ def _neptune() -> list[Workload]:
     return made
 
 
-def _of(name: str, a: Attention) -> Workload:
+def _of(name: str, a: Attention, dtype: str = "float16") -> Workload:
     key_heads = a.heads // a.groups
     extents = {"b": key_heads, "g": a.groups, "m": a.rows, "n": a.keys, "k": a.depth, "h": a.width}
     shapes = {"Q": "bgmk", "K": "bnk", "V": "bnh"} | ({"a": "bg"} if a.slopes else {})
@@ -124,17 +124,18 @@ def _of(name: str, a: Attention) -> Workload:
     inside = " where n <= m" if a.masked else ""
     if a.window is not None:
         inside += f" and m < n + {a.window}"
+    weight = "P[b, g, m, n]" if dtype == "float32" else f"{dtype}(P[b, g, m, n])"
     lines = [
         "S[b, g, m, n] = sum[k] Q[b, g, m, k] * K[b, n, k]",
         f"X[b, g, m, n] = {score}",
         f"R[b, g, m] = max[n] X[b, g, m, n]{inside}",
         "P[b, g, m, n] = exp(X[b, g, m, n] - R[b, g, m])",
         f"Z[b, g, m] = sum[n] P[b, g, m, n]{inside}",
-        f"U[b, g, m, h] = sum[n] float16(P[b, g, m, n]) * V[b, n, h]{inside}",
+        f"U[b, g, m, h] = sum[n] {weight} * V[b, n, h]{inside}",
         "O[b, g, m, h] = U[b, g, m, h] / Z[b, g, m]",
     ]
-    text = name.replace(" ", "_").replace("-", "_")
-    chain = _chain(text, extents, shapes, "O", "bgmh", lines, "float16")
+    text = name.replace(",", "").replace(" ", "_").replace("-", "_")
+    chain = _chain(text, extents, shapes, "O", "bgmh", lines, dtype)
     return Workload(name, "neptune", "attention", chain, a)
 
 
@@ -183,7 +184,21 @@ def _shapes() -> list[Workload]:
     return made + _norms(2048, 5632, (4, 100))
 
 
-SUITES = {"tables": _tables, "norms": _norms, "neptune": _neptune, "shapes": _shapes}
+# --- float32 --------------------------------------------------------------------------------
+
+
+def _float32() -> list[Workload]:
+    """The tables' chains as exporters write them, and what a decoder does with one row."""
+    made = [_gemm(n, "products", w, "float32") for n, w in GEMM.items()]
+    made += [_plain(n, "attention", w, "float32") for n, w in ATTENTION.items()]
+    for name, a in (("shared", PREFILL["gqa"]), ("own", PREFILL["causal"])):
+        made += [replace(_of(f"{name} keys, decode {n}", replace(a, rows=1, keys=n), "float32"),
+                         group="decode") for n in (512, 2048)]  # fmt: skip
+    return made
+
+
+SUITES = {"tables": _tables, "norms": _norms, "neptune": _neptune, "shapes": _shapes,
+          "float32": _float32}  # fmt: skip
 
 
 def workloads(suite: str) -> dict[str, Workload]:

@@ -9,7 +9,7 @@ import pytest
 
 import gpu
 from gpu_table import best, table
-from gpu_workloads import workloads
+from gpu_workloads import SUITES, workloads
 from mcfuser.chain import Chain
 from mcfuser.devices.catalogue import device_named
 from mcfuser.tune.cover import Cover, Decision
@@ -94,3 +94,16 @@ def test_shapes_are_what_the_papers_leave_out() -> None:
     assert not known & extents("shapes")
     norm = found["norm-projection 100"].chain
     assert (norm.shape("X"), "2048.0" in str(norm)) == ((100, 2048), True)
+
+
+def test_the_float32_suite_rounds_nothing() -> None:
+    found = workloads("float32")
+    assert {w.group for w in found.values()} == {"products", "attention", "decode"}
+    assert len(found) == 25
+    for w in found.values():
+        assert {t.dtype for t in w.chain.tensors} == {"float32"}
+        assert "float16" not in str(w.chain)
+
+
+def test_every_suite_says_how_many_workloads_are_timed_together() -> None:
+    assert gpu.SLICE.keys() == SUITES.keys()
