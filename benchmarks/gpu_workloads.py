@@ -134,7 +134,7 @@ def _of(name: str, a: Attention, dtype: str = "float16") -> Workload:
         f"U[b, g, m, h] = sum[n] {weight} * V[b, n, h]{inside}",
         "O[b, g, m, h] = U[b, g, m, h] / Z[b, g, m]",
     ]
-    text = name.replace(",", "").replace(" ", "_").replace("-", "_")
+    text = name.replace(" ", "_").replace("-", "_")
     chain = _chain(text, extents, shapes, "O", "bgmh", lines, dtype)
     return Workload(name, "neptune", "attention", chain, a)
 
@@ -192,7 +192,7 @@ def _float32() -> list[Workload]:
     made = [_gemm(n, "products", w, "float32") for n, w in GEMM.items()]
     made += [_plain(n, "attention", w, "float32") for n, w in ATTENTION.items()]
     for name, a in (("shared", PREFILL["gqa"]), ("own", PREFILL["causal"])):
-        made += [replace(_of(f"{name} keys, decode {n}", replace(a, rows=1, keys=n), "float32"),
+        made += [replace(_of(f"{name} keys decode {n}", replace(a, rows=1, keys=n), "float32"),
                          group="decode") for n in (512, 2048)]  # fmt: skip
     return made
 

@@ -164,7 +164,8 @@ class Backend(Protocol):
     programs run `on_host`, nothing else may be done there while they are timed. A new process takes
     about `starting` seconds to load what such a device needs besides TVM, and to open it; the
     kernels of a chain take at most about `installing` seconds to become part of a module. With
-    `lines`, tiles along a picture's positions may be any pairs of its lines (space.prune). Weights
+    `lines`, tiles along a picture's positions may be any pairs of its lines; windows of no matrix
+    product are walked position by position if it `walks`, else tile by tile (space.prune). Weights
     that are `integers` stay so in the module; else they become floats when a model is compiled.
     """
 
@@ -182,6 +183,7 @@ class Backend(Protocol):
     slowest: float
     memory: int | None
     lines: bool
+    walks: bool
     integers: bool
 
     def __hash__(self) -> int: ...

@@ -17,7 +17,7 @@ from mcfuser import whole
 from mcfuser.backends import backend_of
 from mcfuser.build import DecidedModel, build
 from mcfuser.building import ModuleToBuild
-from mcfuser.chain import Chain, flops, gemm, product, products, unfused_cut
+from mcfuser.chain import Chain, flops, gemm, products, unfused_cut
 from mcfuser.compile import CompiledModel, compile_model
 from mcfuser.decide import ModelTuning, partition_for
 from mcfuser.devices.catalogue import device_named
@@ -61,7 +61,7 @@ def test_weights_lie_along_the_depth_where_tensor_cores_multiply_tf32(
     loaded = load((FIXTURES / "three_products.onnx").read_bytes(), {})
     for match in partition_for(loaded, device_named(device)).matches:
         for o in products(match.chain):
-            roles = product(o)
+            roles = o.product
             assert roles is not None
             weights = match.chain.tensor(roles.right.tensor)
             assert weights.constant and (weights.shape[-1] in roles.depth) == deep

@@ -17,7 +17,7 @@ from mcfuser.algebra.pivot import centred, pivots
 from mcfuser.algebra.quotient import bounded
 from mcfuser.algebra.summable import summable
 from mcfuser.algebra.terms import ONE, Summand, Term, as_map, terms
-from mcfuser.chain import Chain, Operator, Tensor, fresh, product, without_dead
+from mcfuser.chain import Chain, Operator, Tensor, fresh, without_dead
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, axes, call, read
 
 
@@ -184,12 +184,12 @@ def _equal(chain: Chain, one: Operator, two: Operator) -> bool:
 
 def _productive(at: Summand, o: Operator, t: Term) -> Term:
     """The term with an operand that is no read made a map, where that makes the sum a product."""
-    if not isinstance(t.inner, Call) or t.inner.op != "mul" or product(replace(o, body=t.inner)):
+    if not isinstance(t.inner, Call) or t.inner.op != "mul" or replace(o, body=t.inner).product:
         return t
     sides = [as_map(at, Term(a), o.out, i) for i, a in enumerate(t.inner.args)]
     inner = Call("mul", tuple(s.inner for s in sides))
     maps = tuple(m for s in sides for m in s.maps)
-    return Term(inner, t.outer, t.maps + maps) if product(replace(o, body=inner)) else t
+    return Term(inner, t.outer, t.maps + maps) if replace(o, body=inner).product else t
 
 
 def _scale(e: Expr) -> tuple[float, Expr]:

@@ -95,7 +95,7 @@ def _readers(
         return ()
     readers, names = list[Operator](), {source.out}
     for o in chain.operators:
-        every = [r for r in reads(o.body) if r.tensor in names]
+        every = [r for r in o.reads if r.tensor in names]
         conditions = [r for r in reads(o.domain) if r.tensor in names] if o.domain else []
         if not every and not conditions:
             continue

@@ -79,7 +79,7 @@ def pivots(chain: Chain) -> tuple[str, ...]:
     found = dict.fromkeys(
         r.tensor
         for o in chain.operators
-        for r in reads(o.body)
+        for r in o.reads
         if r.tensor in chain.inputs and any(not i.terms for i in r.indices)
     )
     return tuple(found)

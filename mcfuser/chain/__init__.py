@@ -4,17 +4,16 @@ from mcfuser.chain.cut import Cut, cut, intermediate_cuts, parts, reduction_cut,
 from mcfuser.chain.deep import with_depth_last
 from mcfuser.chain.document import from_json, parse_operator, reduces, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
+from mcfuser.chain.matrix_product import Product
 from mcfuser.chain.merged import merged, rows_merged
 from mcfuser.chain.part import fixed, fresh, inline, run_time, subchain, under_names, without_dead
 from mcfuser.chain.roles import (
-    Product,
     batch_axes,
     contiguous_axes,
     flops,
     made_weights,
     nbytes,
     over_window,
-    product,
     products,
     shared_axes,
     with_precision,
@@ -95,7 +94,6 @@ __all__ = [
     "over_window",
     "parse_operator",
     "parts",
-    "product",
     "products",
     "reduces",
     "reduction_cut",

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 from typing import assert_never
 
 from mcfuser.chain.part import fresh, subchain
-from mcfuser.chain.roles import dequantized, made_weights, product
+from mcfuser.chain.roles import dequantized, made_weights
 from mcfuser.chain.values import BYTES, Chain, Operator, Tensor
 from mcfuser.chain.whole import narrow_type, whole_range
 from mcfuser.expr import (
@@ -40,7 +40,7 @@ def unfused_cut(chain: Chain) -> Cut:
     for o in chain.operators:
         before = groups[-1] if groups else []
         begun = bool(before) and before[-1].out in weights
-        joins = begun or (product(o) is None and o.out not in weights)
+        joins = begun or (o.product is None and o.out not in weights)
         if before and joins and (begun or _continues(before, o, weights)):
             before.append(o)
         else:
@@ -52,7 +52,7 @@ def _continues(group: Sequence[Operator], o: Operator, weights: Collection[str])
     """Whether an operator that is no product joins the group: it is the epilogue of the group's
     product, or the group has no product."""
     head = next(x for x in group if x.out not in weights)
-    if product(head) is None:
+    if head.product is None:
         return True
     return o.reduce == "none" and set(o.axes) == set(head.axes)
 

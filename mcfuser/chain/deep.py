@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mcfuser.chain.roles import product
 from mcfuser.chain.values import Chain, Operator, rewritten, sources
 from mcfuser.expr import Index, Read
 
@@ -46,7 +45,7 @@ def with_depth_last(chain: Chain) -> tuple[Chain, Mapping[str, tuple[int, ...]]]
 
 def _weights(chain: Chain, o: Operator) -> str | None:
     """The constant that only this operator reads, once, as a product's right operand."""
-    roles = product(o)
+    roles = o.product
     if roles is None or not (roles.rows and roles.columns):
         return None
     tensor = chain.tensor(roles.right.tensor)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mcfuser.chain.roles import contiguous_axes, product
+from mcfuser.chain.roles import contiguous_axes
 from mcfuser.chain.strides import dense, strides_of
 from mcfuser.chain.values import (
     BYTES,
@@ -52,7 +52,7 @@ def rows_merged(chain: Chain) -> Chain:
     read vectors. Where they lie side by side there, too, none of them is tiled well alone. Pictures
     of which a batch has one after the other, with all their channels, stay apart."""
     for o in chain.operators:
-        roles = product(o)
+        roles = o.product
         if roles is None or not roles.columns or not chain.tensor(roles.right.tensor).constant:
             continue
         for group in _alike(chain, roles.rows):
@@ -69,7 +69,7 @@ def _beside(chain: Chain) -> bool:
     """Whether nothing but the left operands of products with columns has several digits."""
     apart = {t.name for t in chain.tensors if _apart(chain, t.name)}
     for o in chain.operators:
-        roles = product(o)
+        roles = o.product
         left = roles.left.tensor if roles is not None and roles.columns else None
         if o.out in apart or any(r.tensor in apart and r.tensor != left for r in sources(o)):
             return False
@@ -85,7 +85,7 @@ def _groups(chain: Chain) -> Iterator[tuple[str, ...]]:
     """Axes to be merged, outermost first."""
     taken = set[str]()
     for o in chain.operators:
-        roles = product(o)
+        roles = o.product
         if roles is None or not (roles.rows and roles.columns):
             continue
         for side in (roles.rows, roles.columns, roles.depth):

@@ -1,62 +1,13 @@
-"""Which operators are matrix products, the roles of their axes, and what they cost."""
+"""What operators of a chain are to each other, which of them are products, and what they cost."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mcfuser.chain.strides import flat_size, strides_of
 from mcfuser.chain.values import BYTES, Chain, Operator, ProductPrecision, digits, sources
-from mcfuser.expr import DISCRETE, NARROW, Call, Cast, Expr, Read, axes, reads
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """The roles that axes play in an operator that is a matrix product.
-
-    `left` and `right` are the two reads. `rows` index the left one only, `columns` the right one
-    only. `depth` and `batch` index both; `depth` is summed over, `batch` is kept.
-    """
-
-    left: Read
-    right: Read
-    batch: tuple[str, ...]
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    depth: tuple[str, ...]
-
-
-def product(operator: Operator) -> Product | None:
-    """The roles of the axes of a sum over a product of two reads, which may be cast to float types;
-    None where the operator is none.
-
-    The left operand is the one whose own axes come first in the output.
-    """
-    body = operator.body
-    if operator.reduce != "sum" or not isinstance(body, Call) or body.op != "mul":
-        return None
-    pair = [_without_casts(a) for a in body.args]
-    if not all(isinstance(p, Read) for p in pair):
-        return None
-    one, two = (p for p in pair if isinstance(p, Read))
-    a, b = set(axes(one)), set(axes(two))
-    related = operator.related
-    if set(operator.over) - (a & b) or set(related) - (a | b):
-        return None
-    only = [x for x in operator.axes if (x in a) != (x in b)]
-    if not only:
-        return None  # a dot product of rows: neither operand is used twice
-    if only[0] in b:
-        one, two, a, b = two, one, b, a
-    return Product(
-        one,
-        two,
-        batch=tuple(x for x in operator.axes if x in a and x in b),
-        rows=tuple(x for x in operator.axes if x in a and x not in b),
-        columns=tuple(x for x in operator.axes if x in b and x not in a),
-        depth=operator.over,
-    )
-
+from mcfuser.expr import NARROW, Call, Cast, Read, axes
 
 WINDOW = 64
 """The most positions of a window that is walked position by position."""
@@ -66,7 +17,7 @@ def over_window(chain: Chain, operator: Operator) -> bool:
     """Whether an operator multiplies the windows of each channel by that channel's weights, as a
     depthwise convolution does: a product with rows or columns alone, so no matrix product, that
     sums over few positions, and whose windows overlap."""
-    roles = product(operator)
+    roles = operator.product
     if roles is None or (roles.rows and roles.columns):
         return False
     extents = [chain.extent(a) for a in roles.depth]
@@ -88,13 +39,6 @@ def overlaps(chain: Chain, r: Read) -> bool:
     return math.prod(chain.size(a) for a in along) > flat_size(chain, r.tensor)
 
 
-def _without_casts(e: Expr) -> Expr:
-    """The expression without outer casts between float types; one to integers changes the value."""
-    while isinstance(e, Cast) and e.dtype not in DISCRETE:
-        e = e.arg
-    return e
-
-
 def with_precision(chain: Chain, precision: ProductPrecision) -> Chain:
     """The chain with a precision of its products, if it has one of float32 operands."""
     if precision == chain.precision:
@@ -110,7 +54,7 @@ def with_precision(chain: Chain, precision: ProductPrecision) -> Chain:
 
 def products(chain: Chain) -> tuple[Operator, ...]:
     """The operators of a chain that are matrix products, in order."""
-    return tuple(o for o in chain.operators if product(o) is not None)
+    return tuple(o for o in chain.operators if o.product is not None)
 
 
 def made_weights(chain: Chain) -> set[str]:
@@ -133,7 +77,7 @@ def _dequantizes(chain: Chain, o: Operator) -> bool:
     """Whether an operator is such a map."""
     if o.reduce != "none" or o.domain is not None:
         return False
-    read = {r.tensor for r in reads(o.body) if axes(r)}
+    read = {r.tensor for r in o.reads if axes(r)}
     return bool(read) and all(n in chain.inputs and chain.tensor(n).dtype in NARROW for n in read)
 
 
@@ -151,7 +95,7 @@ def batch_axes(chain: Chain) -> tuple[str, ...]:
     """
     common = set(shared_axes(chain))
     for operator in chain.operators:
-        if (roles := product(operator)) is not None:
+        if (roles := operator.product) is not None:
             common &= set(roles.batch)
             if not roles.columns:
                 common.discard(operator.axes[-1])

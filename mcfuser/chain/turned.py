@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mcfuser.chain.roles import Product, contiguous_axes, overlaps, product
+from mcfuser.chain.matrix_product import Product
+from mcfuser.chain.roles import contiguous_axes, overlaps
 from mcfuser.chain.strides import strides_of
 from mcfuser.chain.values import BYTES, Chain, Tensor, rewritten
 from mcfuser.expr import Expr, Index, Read
@@ -37,7 +38,7 @@ def turned(chain: Chain) -> Chain:
     if any(not isinstance(a.extent, int) for a in chain.axes):
         return chain
     for name in [o.out for o in chain.operators]:
-        roles = product(chain.operator(name))
+        roles = chain.operator(name).product
         if roles is not None and (_badly(chain, roles) or _across(chain, roles)):
             chain = _first(chain, roles.columns, roles.batch)
     return chain

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, get_args
 
+from mcfuser.chain.matrix_product import Product, matrix_product
 from mcfuser.errors import ChainError
 from mcfuser.expr import (
     DTYPES,
@@ -144,7 +145,7 @@ class Tensor:
     padding: tuple[Padding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Operator:
     """`out[axes] = reduce[over] body where domain`.
 
@@ -164,6 +165,16 @@ class Operator:
         """The axes that the operator iterates over: the paper's related loops."""
         return self.axes + self.over
 
+    @cached_property
+    def product(self) -> Product | None:
+        """The roles of its axes where it is a matrix product; None where it is none."""
+        return matrix_product(self.axes, self.over, self.body) if self.reduce == "sum" else None
+
+    @cached_property
+    def reads(self) -> tuple[Read, ...]:
+        """The distinct reads of its body, in the order of its text."""
+        return reads(self.body)
+
     def __str__(self) -> str:
         head = f"{self.out}[{', '.join(self.axes)}] = "
         if self.reduce != "none":
@@ -174,7 +185,7 @@ class Operator:
 
 def sources(o: Operator) -> Iterator[Read]:
     """The reads of an operator, in its body and in its domain."""
-    yield from reads(o.body)
+    yield from o.reads
     if o.domain is not None:
         yield from reads(o.domain)
 
@@ -450,7 +461,7 @@ def _check_operator(chain: Chain, o: Operator, known: set[str]) -> None:
     shape = chain.tensor(o.out).shape
     if shape != o.axes:
         raise ChainError(f"{where} keeps axes {o.axes}, but its tensor has dimensions {shape}")
-    sources = reads(o.body) + (reads(o.domain) if o.domain is not None else ())
+    sources = o.reads + (reads(o.domain) if o.domain is not None else ())
     for r in sources:
         _check_read(chain, where, r, known)
 

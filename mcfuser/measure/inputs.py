@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from mcfuser.chain import WHOLE, Chain, product
+from mcfuser.chain import WHOLE, Chain
 from mcfuser.expr import NARROW, Call, Cast, Const, Expr, Index, Read, walk
 from mcfuser.space.reference import Array
 
@@ -72,7 +72,7 @@ def _depths(chain: Chain) -> dict[str, int]:
     """The constants that are operands of products, and over how many elements these sum."""
     found: dict[str, int] = {}
     for o in chain.operators:
-        if (roles := product(o)) is not None:
+        if (roles := o.product) is not None:
             for n in (roles.left.tensor, roles.right.tensor):
                 if n in chain.inputs and chain.tensor(n).constant:
                     found[n] = math.prod(chain.size(a) for a in roles.depth)

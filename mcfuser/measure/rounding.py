@@ -15,7 +15,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from mcfuser.chain import BYTES, WHOLE, Chain, Operator, lowest, product, whole_range
+from mcfuser.chain import BYTES, WHOLE, Chain, Operator, lowest, whole_range
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read
 from mcfuser.space.reference import (
     Array,
@@ -138,7 +138,7 @@ def _one_by_one(known: _Values, o: Operator) -> Array:
 def _product(known: _Values, o: Operator, side: Read) -> Array:
     """The error of a matrix product: |A| times that of B, that of A times |B|, and |A| times
     |B|."""
-    roles = product(o)
+    roles = o.product
     assert roles is not None
     a, b = roles.left.tensor, roles.right.tensor
 

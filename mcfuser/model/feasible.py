@@ -45,8 +45,6 @@ def feasible(
 ) -> NDArray[np.bool_]:  # fmt: skip
     """Which candidates [candidates] are feasible: they do not certainly spill, a block has their
     shared memory, no warp is without work, and there are no more stages than iterations, or two.
-    Windows are walked position by position: threads would share a sum over a whole one, and pass
-    its parts to each other.
 
     Instructions of warp groups need a loop of several iterations that is pipelined in at least two
     stages: without, Triton 3.6 lets a later load overwrite a tile that an unfinished product still
@@ -56,7 +54,6 @@ def feasible(
     """
     hopper = device.arch == HOPPER
     made = TritonCandidates(plan, tiles, warps, stages, warps < 0, hopper, dot=dot)
-    walked = np.all(tiles[:, made.facts.windows] == 1, axis=1)
     iterations = np.ones(len(tiles))
     for loop, _ in serial(made.facts.body):
         if pipelined(loop):
@@ -66,9 +63,9 @@ def feasible(
         busy |= d.rows * d.columns >= FEW * 32 * warps
     if not made.dots:
         held = (made.largest <= LARGEST) & (made.largest_map <= MAPPED)
-        return np.asarray((stages <= iterations) & walked & held)
+        return np.asarray((stages <= iterations) & held)
     grouped = np.any([d.grouped for d in made.dots.values()], axis=0)
     staged = (stages <= np.maximum(iterations, 2)) & (~grouped | ((stages > 1) & (iterations > 1)))
     fits = (made.registers <= HELD) & (made.shared <= device.fast) & (made.gathered <= GATHERED)
-    fits &= (made.multiplied <= WRITTEN_OUT) & walked
+    fits &= made.multiplied <= WRITTEN_OUT
     return np.asarray(fits & staged & busy)

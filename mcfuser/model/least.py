@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mcfuser.chain import Chain, flops, nbytes
 from mcfuser.device import Device
-from mcfuser.expr import Call, Cast, Expr, reads, walk
+from mcfuser.expr import Call, Cast, Expr, walk
 
 NEARER = 4.0
 """How much faster than its memory a device's last cache is, at most."""
@@ -41,7 +41,7 @@ def _read_whole(chain: Chain) -> set[str]:
     """Inputs of which an operator without a domain reads every element."""
     inputs = set()
     for o in chain.operators:
-        for r in reads(o.body) if o.domain is None and not _chooses(o.body) else ():
+        for r in o.reads if o.domain is None and not _chooses(o.body) else ():
             axes = [i.plain for i in r.indices if i.plain is not None]
             extents = tuple(chain.size(a) for a in axes)
             if r.tensor in chain.inputs and len(set(axes)) == len(r.indices):

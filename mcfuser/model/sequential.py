@@ -16,7 +16,7 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import BYTES, Chain, Operator, Product, contiguous_axes, product
+from mcfuser.chain import BYTES, Chain, Operator, Product, contiguous_axes
 from mcfuser.device import Device
 from mcfuser.expr import Call, Cast, axes, reads, walk
 from mcfuser.lowering.tensorir.box import box_spans
@@ -135,7 +135,7 @@ def _all_blocks(core: _Core, tiles: Ints) -> Floats:
         visits = repeats(core.sizes, outer)
         visits = visits / core.neighbours if s in core.shared.loads else visits
         seconds = visits * core.seconds(s, {loop.axis for loop in outer})
-        if isinstance(s, Compute) and product(s.operator) is not None:
+        if isinstance(s, Compute) and s.operator.product is not None:
             products[s.buffer] = seconds
         total = total + seconds
     if (matrix := settings["matrix"]).any():
@@ -276,7 +276,7 @@ class _Core:
         has one row."""
         tensor = self.buffers[tile].tensor
         for o in self.chain.operators if not self.chain.tensor(tensor).constant else ():
-            roles = product(o)
+            roles = o.product
             if roles is None or roles.right.tensor != tensor or not roles.columns:
                 continue
             along = {*contiguous_axes(self.chain, roles.right)}

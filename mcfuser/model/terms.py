@@ -231,7 +231,7 @@ def _load(
 
 def _without_walks(made: TritonCandidates, outer: tuple[Loop, ...]) -> tuple[Loop, ...]:
     """The loops around a statement that a block runs, but for those along windows."""
-    along = {made.plan.axes[i] for i in made.facts.windows}
+    along = made.plan.program.windows
     return tuple(x for x in inner(outer) if x.axis not in along)
 
 

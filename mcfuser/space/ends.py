@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mcfuser.algebra.ranges import ZERO, ValueRange, value
-from mcfuser.chain import LOWEST, product
+from mcfuser.chain import LOWEST
 from mcfuser.expr import Call
 from mcfuser.space.past import PastEnd, PastEnds, Placement
 from mcfuser.space.program import Program
@@ -109,4 +109,4 @@ def _together(placed: Placement, source: str) -> bool:
     here = placed.around[readers[0].buffer]
     places = [placed.around[name] for name in (source, *(s.buffer for s in readers))]
     same = all(outer[: len(here)] == here for outer in places)
-    return same and product(readers[0].operator) is None
+    return same and readers[0].operator.product is None

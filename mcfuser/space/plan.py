@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mcfuser.chain import BYTES, Chain
 from mcfuser.expr import Affine
 from mcfuser.space.count import calls
-from mcfuser.space.expression import Expression, loop_axes
+from mcfuser.space.expression import Expression
 from mcfuser.space.nesting import Nesting, nesting
 from mcfuser.space.place import drawn, finished
 from mcfuser.space.program import Program
@@ -59,7 +59,7 @@ class Plan:
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        return loop_axes(self.program.chain)
+        return self.program.axes
 
     @cached_property
     def nesting(self) -> Nesting:

@@ -18,6 +18,8 @@ from mcfuser.algebra.roll import Refusal, Roll, rolls
 from mcfuser.algebra.whole import exact
 from mcfuser.chain import Chain, Operator, batch_axes, sources, without_dead
 from mcfuser.expr import DISCRETE
+from mcfuser.space.expression import loop_axes
+from mcfuser.space.tiles import windowed
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,16 @@ class Program:
     @cached_property
     def batch(self) -> tuple[str, ...]:
         return tuple(a for a in batch_axes(self.chain) if self.chain.size(a) > 1)
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """The axes with a cross-tile loop."""
+        return loop_axes(self.chain)
+
+    @cached_property
+    def windows(self) -> frozenset[str]:
+        """Those that lie along windows, of which tiles are single positions or several."""
+        return windowed(self.chain, self.axes)
 
     @cached_property
     def repairs(self) -> Mapping[tuple[str, str, str], Roll]:

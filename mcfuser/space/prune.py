@@ -15,23 +15,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import Chain, Operator, digits, over_window, product, sources, strides_of
+from mcfuser.chain import Chain, Operator
 from mcfuser.device import Device
 from mcfuser.expr import reads
-from mcfuser.space.expression import Expression, bind, deep, loop_axes, tilings
+from mcfuser.space.expression import Expression, bind, deep, tilings
 from mcfuser.space.nesting import Nesting
 from mcfuser.space.plan import Ints, Plan, blocks, footprint, splits
 from mcfuser.space.program import Program, program
+from mcfuser.space.tiles import GRANULE, line_tiles, small_tiles, tile_sizes
 
-GRANULE = 16
-"""Tile sizes are multiples of it (tensor cores need 16 x 16 x 16), and the extent itself."""
-SIDE = 256
-"""Positions along the short axes of one side of a product that are a tile at any rate."""
-FINE, COARSE = 1 << 12, 256
-"""Tile sizes above the first are multiples of the second: of 65,536 positions along two axes there
-would be 16 million pairs of tiles."""
-LARGEST = 1 << 16
-"""The largest tile that is not a whole extent: a row of so many numbers fills a block's memory."""
 PADDING = 0.05
 """Rule 3's limit on the share of padding, where the extent is not a power of two."""
 MOST = 1 << 18
@@ -59,7 +51,7 @@ class Space:
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        return loop_axes(self.program.chain)
+        return self.program.axes
 
     def dead(self, tiles: Mapping[str, int]) -> frozenset[str]:
         """The loops that are dropped under these tile sizes."""
@@ -81,73 +73,26 @@ class Space:
         return len(self.expressions) * math.prod(len(o) for o in self.options)
 
 
-def tile_sizes(extent: int, small: Sequence[int] = ()) -> tuple[int, ...]:
-    """Multiples of 16 below the extent, and the extent: ceil(extent / 16) of them, fewer where that
-    is above FINE; before them, the `small` ones below it."""
-    fine = range(GRANULE, min(extent, FINE + 1), GRANULE)
-    coarse = range(FINE + COARSE, min(extent, LARGEST + 1), COARSE)
-    return (*(n for n in small if n < extent), *fine, *coarse, extent)
-
-
-def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
-    """The tiles of fewer than 16 positions that suit an axis: powers of two where no matrix product
-    has it (few rows of a norm fill a device); one position along a window, and where another axis
-    fills its side of every product (the heads that share keys, next to the rows of each), or others
-    do together and that side is no tile (the rows of windows of a picture)."""
-    sizes: tuple[int, ...] = (1, 2, 4, 8)
-    for o in chain.operators:
-        roles = product(o)
-        if over_window(chain, o):
-            sizes = sizes[:1] if a in o.over else sizes
-            continue
-        for side in (roles.rows, roles.columns, roles.depth) if roles is not None else ():
-            if a in side:
-                others = [chain.size(x) for x in side if x != a]
-                sizes = sizes[:1] if _filled(others, chain.size(a)) else ()
-    return sizes
-
-
-def _filled(others: Sequence[int], extent: int) -> bool:
-    """Whether the other axes fill a side of a product on which an axis has this extent: one of them
-    alone, or all together where the whole side is no tile."""
-    rest = math.prod(others)
-    return max(others, default=0) >= GRANULE or (rest >= GRANULE and rest * extent > SIDE)
-
-
-def line_tiles(chain: Chain, a: str) -> tuple[int, ...]:
-    """Pairs of the lines of a picture whose positions are numbered line by line along an axis."""
-    found = set[int]()
-    for o in chain.operators:
-        for r in sources(o):
-            for index, stride in zip(r.indices, strides_of(chain, r.tensor), strict=True):
-                along = digits(stride, 1)
-                if index.plain == a and len(along) > 1:
-                    found.add(2 * along[-1].extent)
-    return tuple(n for unit in sorted(found) for n in range(unit, chain.size(a), unit))
-
-
-def windows(plan: Plan) -> tuple[int, ...]:
-    """Where the tiles of a plan have the axes along windows, of which the space has the whole and
-    single positions."""
-    chain = plan.program.chain
-    along = {a for o in chain.operators if over_window(chain, o) for a in o.over}
-    several = [a in along and chain.size(a) > 1 and small_tiles(chain, a) != () for a in plan.axes]
-    return tuple(i for i, found in enumerate(several) if found)
-
-
 def space(
-    chain: Chain, kind: SpaceKind = "mcfuser", shifts: bool = True, lines: bool = False
+    chain: Chain,
+    kind: SpaceKind = "mcfuser",
+    shifts: bool = True,
+    lines: bool = False,
+    walks: bool | None = None,
 ) -> Space:
     """Every candidate of a chain. `chimera` is the paper's ablation: deep tilings only, and no
-    loop of one trip is dropped. With `lines`, tiles may be pairs of a picture's lines, too."""
+    loop of one trip is dropped. With `lines`, tiles may be pairs of a picture's lines, too. Windows
+    of no matrix product are walked position by position where kernels `walks`, tile by tile where
+    they do not, and either way where it is None."""
     ready = program(chain, shifts)
     expressions = deep(ready.chain) if kind == "chimera" else tilings(ready.chain)
-    rewritten = ready.chain
-    options = []
-    for a in loop_axes(rewritten):
+    rewritten, options = ready.chain, []
+    windows = ready.windows if walks is not None else ()
+    for a in ready.axes:
         more = line_tiles(rewritten, a) if lines else ()
         sizes = tile_sizes(rewritten.size(a), small_tiles(rewritten, a))
-        options.append(tuple(sorted({*sizes, *more})))
+        every = (n for n in {*sizes, *more} if a not in windows or (n == 1) == walks)
+        options.append(tuple(sorted(every)))
     return Space(ready, expressions, tuple(options), dead_loops=kind == "mcfuser")
 
 

@@ -25,7 +25,6 @@ from mcfuser.chain import (
     Product,
     digits,
     lowest,
-    product,
 )
 from mcfuser.expr import BOUNDS, NARROW, Call, Cast, Const, Expr, Index, Read, axes, reads
 
@@ -248,7 +247,7 @@ def sums_behind(chain: Chain, e: Expr) -> bool:
 
 def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
     if (side := bounded_product(chain, o, known)) is not None:
-        roles = product(o)
+        roles = o.product
         assert roles is not None
         return contract(chain, o, roles, known, side)
     return in_runs(chain, o, lambda run: _one_by_one(chain, o, known, run))
@@ -300,7 +299,7 @@ def span(chain: Chain, a: str, run: AxisRun | None) -> range:
 def bounded_product(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Read | None:
     """The operand that the domain masks, of a matrix product of reals whose other operand may be
     multiplied by zero; None where the operator is no such product."""
-    roles = product(o)
+    roles = o.product
     if roles is None or chain.tensor(o.out).dtype in WHOLE:
         return None
     side = _masked_side(o, roles)

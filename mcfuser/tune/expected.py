@@ -41,7 +41,7 @@ def pruned(
 def _pruned(
     chain: Chain, device: Device, kind: SpaceKind, shifts: bool, backend: Backend
 ) -> tuple[Space, Mapping[str, int]]:
-    whole = space(backend.tiled(chain, device), kind, shifts, backend.lines)
+    whole = space(backend.tiled(chain, device), kind, shifts, backend.lines, backend.walks)
     left, steps = prune(whole, device)
     sizes = {"space": whole.candidates} | {s.rule: s.candidates for s in steps}
     return parted(distinct(left), device), MappingProxyType(sizes)

@@ -326,7 +326,8 @@ def _written(
 def _plan(
     worker: Worker, piece: Chain, pin: KernelPin, names: Mapping[str, str]
 ) -> tuple[Plan, dict[str, int]]:
-    whole = space(worker.tiled(piece), pin.space, pin.shifts, worker.backend.lines)
+    backend, tiled = worker.backend, worker.tiled(piece)
+    whole = space(tiled, pin.space, pin.shifts, backend.lines, backend.walks)
     expression = rename(parse(pin.expression), names)
     given = {names[a]: n for a, n in pin.tiles.items()}
     if set(given) != set(whole.axes):

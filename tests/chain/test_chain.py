@@ -29,7 +29,6 @@ from mcfuser.chain import (
     over_window,
     parse_operator,
     parts,
-    product,
     products,
     reduces,
     shared_axes,
@@ -39,8 +38,8 @@ from mcfuser.chain import (
 from mcfuser.errors import ChainError, InputError
 from mcfuser.expr import Read, parse, read
 from mcfuser.space.program import program
-from mcfuser.space.prune import tile_sizes
 from mcfuser.space.reference import evaluate
+from mcfuser.space.tiles import tile_sizes
 from tests.support.chains import LINES, chain, depthwise, extents, inputs, named, renamed
 from tests.support.paths import CHAINS
 
@@ -530,11 +529,11 @@ def test_digits_that_are_no_number_are_refused() -> None:
 
 def test_the_roles_of_a_products_axes() -> None:
     c = named("gemm", {"b": 2, "m": 3, "n": 4, "k": 5, "h": 6})
-    roles = product(c.operator("C"))
+    roles = c.operator("C").product
     assert roles is not None
     assert (roles.batch, roles.rows, roles.columns, roles.depth) == (("b",), ("m",), ("n",), ("k",))
     assert roles.left.tensor == "A"
-    swapped = product(parse_operator("C[m, n] = sum[k] float16(B[k, n]) * A[m, k]"))
+    swapped = parse_operator("C[m, n] = sum[k] float16(B[k, n]) * A[m, k]").product
     assert swapped is not None
     assert (swapped.left.tensor, swapped.right.tensor) == ("A", "B")
 
@@ -552,11 +551,11 @@ def test_the_roles_of_a_products_axes() -> None:
     ],
 )
 def test_what_is_no_product(line: str) -> None:
-    assert product(parse_operator(line)) is None
+    assert parse_operator(line).product is None
 
 
 def test_a_matrix_times_a_vector_has_no_columns() -> None:
-    roles = product(parse_operator("y[m] = sum[k] A[m, k] * x[k]"))
+    roles = parse_operator("y[m] = sum[k] A[m, k] * x[k]").product
     assert roles is not None
     assert (roles.rows, roles.columns) == (("m",), ())
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mcfuser.chain import Chain, from_json, product, turned
+from mcfuser.chain import Chain, from_json, turned
 from tests.support.arrays import check_arrays
 from tests.support.pictures import convolution as convolution_of
 
@@ -37,7 +37,7 @@ def same(c: Chain) -> Chain:
 def test_weights_come_to_the_right() -> None:
     one = same(convolution())
     assert str(one) == ("C[n, m] = sum[k] A[m, k] * B[k, n]\nE[n, m] = C[n, m] + F[m] + G[m, n]")
-    roles = product(one.operators[0])
+    roles = one.operators[0].product
     assert roles is not None and roles.right.tensor == "A" and roles.rows == ("n",)
     assert one.tensor("E").strides == (1, 49) and one.tensor("G").strides is None
 
@@ -55,7 +55,7 @@ def test_two_products_in_a_row() -> None:
     })  # fmt: skip
     one = same(c)
     assert [o.axes for o in one.operators] == [("m", "n"), ("m", "n"), ("m", "h")]
-    every = [product(o) for o in (one.operators[0], one.operators[2])]
+    every = [o.product for o in (one.operators[0], one.operators[2])]
     assert [r.right.tensor for r in every if r is not None] == ["A", "D"]
 
 
@@ -100,7 +100,7 @@ def test_positions_of_windows_stay_rows(pictures: int) -> None:
 def test_positions_of_several_pictures_are_columns_as_those_of_one(positions: int) -> None:
     one = same(pictures(positions))
     assert [o.axes for o in one.operators] == [("m", "b", "n"), ("m", "b", "n"), ("h", "b", "n")]
-    every = [product(o) for o in (one.operators[0], one.operators[2])]
+    every = [o.product for o in (one.operators[0], one.operators[2])]
     assert [r.left.tensor for r in every if r is not None] == ["A", "D"]
     assert all(r is not None and r.columns == ("b", "n") for r in every)
     assert one.tensor("E").strides == (positions, 8 * positions, 1)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.chain import product
 from mcfuser.graph.dataflow import shape
 from mcfuser.graph.leftover import NOT_COMPUTED
 from mcfuser.graph.load import load
@@ -220,7 +219,7 @@ def test_the_longest_part_comes_first_and_no_operator_is_computed_twice() -> Non
     module = load(n.model(attention(n, *three(n))).SerializeToString(), {}).module
     (match,) = partition(module, 1e12, 1e11).matches
     operators = match.chain.operators
-    assert product(operators[0]) is not None and operators[0].axes[-1] == "n"
+    assert operators[0].product is not None and operators[0].axes[-1] == "n"
     loop = [o.out for o in operators if "n" in o.related]
     assert [o.out for o in operators[: len(loop)]] == loop
     bodies = [(o.axes, str(o.body), o.reduce, o.over) for o in operators]

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 
-from mcfuser.chain import product
 from mcfuser.expr import text
 from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.lift import Lifted, lift
@@ -149,7 +148,7 @@ def test_what_is_lifted_means_the_same(name: str, tmp_path: Path) -> None:
 def test_a_product_of_a_vector_is_one_of_a_row(build: Build, extents: list[int]) -> None:
     model, _, done, _ = lifted(build)
     assert [a.extent for a in done.chain.axes] == extents
-    roles = [r for o in done.chain.operators if (r := product(o)) is not None]
+    roles = [r for o in done.chain.operators if (r := o.product) is not None]
     assert len(roles) == sum(node.op_type == "MatMul" for node in model.graph.node)
     assert all(r.rows == ("m",) and r.columns and r.depth for r in roles)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mcfuser.backends.cpu.backend import CPU
 from mcfuser.chain import gemm
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.model.feasible import SPILLED, feasible, spills_too_much
-from mcfuser.space.expression import bind, parse, tilings
+from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
-from tests.support.chains import chain, depthwise
+from tests.support.chains import chain
 
 H200, A100 = CATALOGUE["nvidia/h200"], CATALOGUE["nvidia/a100"]
 GEMM = gemm(1, 1024, 1024, 256, 64, "float16")
@@ -75,21 +74,6 @@ def test_elements_that_no_thread_holds_are_not(
 def test_more_stages_than_iterations_are_not() -> None:
     assert looked_at(stages=4)  # four iterations of k
     assert not looked_at(stages=5)
-
-
-@pytest.mark.parametrize(("k", "s", "walked"), [(1, 1, True), (1, 7, False), (7, 7, False)])
-def test_windows_are_walked_by_threads_and_taken_whole_by_a_core(
-    k: int, s: int, walked: bool
-) -> None:
-    c = depthwise()
-    tiles = {"m": 4, "i": 20, "k": k, "s": s}
-    dead = frozenset(a for a in tiles if tiles[a] == c.size(a))
-    plan = Plan(program(c), bind(c, tilings(c)[0]), dead)
-    rows, one = np.asarray([[tiles[a] for a in plan.axes]]), np.asarray([1])
-    assert feasible(plan, rows, one, one, H200).tolist() == [walked]
-    assert CPU.feasible(plan, rows, {"winograd": one * 0, "neighbours": one}, H200).tolist() == [
-        k == s == 7
-    ]
 
 
 def test_group_instructions_need_two_stages() -> None:

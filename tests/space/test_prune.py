@@ -14,17 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.chain import attention, from_json, gemm, rows_merged
+from mcfuser.chain import attention, from_json, gemm
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.space.expression import parse, tilings
+from mcfuser.space.expression import parse
 from mcfuser.space.interpret import interpret
 from mcfuser.space.plan import Ints, Plan, blocks, footprint
-from mcfuser.space.program import program
 from mcfuser.space.prune import (
-    COARSE,
-    FINE,
-    LARGEST,
     MOST,
     RULES,
     SLACK,
@@ -33,20 +29,16 @@ from mcfuser.space.prune import (
     distinct,
     fast_memory,
     intermediates,
-    line_tiles,
     padding,
     parted,
     prune,
     sample,
-    small_tiles,
     space,
-    tile_sizes,
-    windows,
 )
 from mcfuser.space.reference import evaluate
-from tests.support.chains import LINES, chain, depthwise, named
+from mcfuser.space.tiles import tile_sizes
+from tests.support.chains import LINES, chain, named
 from tests.support.paths import CHAINS
-from tests.support.pictures import convolution
 from tests.support.random_chains import cases
 
 A100, H200 = CATALOGUE["nvidia/a100"], CATALOGUE["nvidia/h200"]
@@ -95,94 +87,6 @@ def test_counting_takes_no_time() -> None:
     start = time.process_time()
     prune(space(PAPER), A100)
     assert time.process_time() - start < 2.0
-
-
-# --- tile sizes -----------------------------------------------------------------------------
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(1, FINE))
-def test_tile_sizes_are_multiples_of_16_and_the_extent(extent: int) -> None:
-    sizes = tile_sizes(extent)
-    assert len(sizes) == ceil(extent / 16)
-    assert sizes[-1] == extent
-    assert all(t % 16 == 0 and t < extent for t in sizes[:-1])
-    assert list(sizes) == sorted(set(sizes))
-
-
-def test_long_axes_have_fewer_sizes() -> None:
-    """Of 110,592 positions along two axes there would be 16 million pairs of tiles."""
-    sizes = tile_sizes(110_592, (1, 2))
-    assert sizes[:3] == (1, 2, 16) and sizes[-2:] == (LARGEST, 110_592)
-    assert [t for t in sizes if t <= FINE] == [1, 2, *range(16, FINE + 1, 16)]
-    assert [t for t in sizes if t > FINE][:2] == [FINE + COARSE, FINE + 2 * COARSE]
-    assert len(sizes) < 510
-    assert tile_sizes(FINE + 1)[-2:] == (FINE, FINE + 1)
-
-
-def test_axes_that_no_product_has_may_be_taken_by_the_row() -> None:
-    assert tile_sizes(40, (1, 2, 4, 8)) == (1, 2, 4, 8, 16, 32, 40)
-    assert tile_sizes(4, (1, 2, 4, 8)) == (1, 2, 4)
-    norm = named("layer_norm", {"m": 512, "n": 256})
-    assert [small_tiles(norm, a) for a in "mn"] == [(1, 2, 4, 8)] * 2
-    assert space(norm).options[0][:5] == (1, 2, 4, 8, 16)
-    chain = gemm(1, 64, 64, 64, 64)
-    assert [small_tiles(chain, a) for a in "mnkh"] == [()] * 4
-
-
-@pytest.mark.parametrize(("m", "small"), [(1, ()), (15, ()), (16, (1,)), (2048, (1,))])
-def test_a_head_stands_alone_where_its_rows_fill_a_product(m: int, small: tuple[int, ...]) -> None:
-    c = from_json({
-        "axes": {"b": 2, "g": 8, "m": m, "n": 64, "k": 32},
-        "tensors": {"Q": {"shape": list("bgmk")}, "K": {"shape": list("bnk")}},
-        "operators": ["S[b, g, m, n] = sum[k] Q[b, g, m, k] * K[b, n, k]"],
-    })  # fmt: skip
-    assert small_tiles(c, "g") == small
-    assert small_tiles(c, "m") == small_tiles(c, "n") == ()
-
-
-@pytest.mark.parametrize(
-    ("extents", "small"),
-    [((3, 3, 14, 14), (1,)), ((8, 2, 8, 2), ()), ((14, 15), ()), ((9, 16), (1,))],
-)
-def test_short_axes_stand_alone_where_all_of_them_are_no_tile(
-    extents: tuple[int, ...], small: tuple[int, ...]
-) -> None:
-    """Rows of windows: 3 x 3 windows of 14 x 14 positions."""
-    names = [f"m{i}" for i in range(len(extents))]
-    rows = ", ".join(names)
-    c = from_json({
-        "axes": {"k": 64, "n": 64, **dict(zip(names, extents, strict=True))},
-        "tensors": {"A": {"shape": [*names, "k"]}, "B": {"shape": ["k", "n"]}},
-        "operators": [f"C[{rows}, n] = sum[k] A[{rows}, k] * B[k, n]"],
-    })  # fmt: skip
-    assert small_tiles(c, names[0]) == small
-    left, _ = prune(space(c), H200)
-    fits = [np.prod(tiles[:, [plan.axes.index(a) for a in names]], axis=1).min()
-            for plan, tiles in left.tables or ()]  # fmt: skip
-    assert min(fits) <= 256
-
-
-def test_pairs_of_lines_are_tiles_of_a_picture_s_positions() -> None:
-    """Of 7 x 10 positions: two, four and six lines, whether or not rule 3 leaves them."""
-    c = rows_merged(convolution(7, 10, 16))
-    assert line_tiles(c, "m") == (20, 40, 60)
-    assert all(line_tiles(c, a.name) == () for a in c.axes if a.name != "m")
-    at = space(c).axes.index("m")
-    assert space(c, lines=True).options[at] == (16, 20, 32, 40, 48, 60, 64, 70)
-    assert space(c).options[at] == (16, 32, 48, 64, 70)
-
-
-def test_windows_are_taken_whole_or_position_by_position() -> None:
-    c = depthwise()
-    assert [small_tiles(c, a) for a in "ks"] == [(1,)] * 2
-    assert [small_tiles(c, a) for a in "mi"] == [(1, 2, 4, 8)] * 2
-    plan = Plan(program(c), tilings(c)[0], frozenset())
-    assert {plan.axes[i] for i in windows(plan)} == {"k", "s"}
-    flat = depthwise(1)
-    assert windows(Plan(program(flat), tilings(flat)[0], frozenset())) == ()
-    norm = named("layer_norm", {"m": 512, "n": 256})
-    assert windows(Plan(program(norm), tilings(norm)[0], frozenset())) == ()
 
 
 # --- every chain ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.chain import LOWEST, Digit, Padding, from_json, product
+from mcfuser.chain import LOWEST, Digit, Padding, from_json
 from mcfuser.expr import ARITY, Call, Const, Index, parse
 from mcfuser.measure.rounding import allowed
 from mcfuser.space import reference
@@ -135,7 +135,7 @@ def test_a_product_keeps_single_precision_and_widens_what_is_narrower() -> None:
     """Errors are in float32, which is twice as fast; a sum of ones in float16 ends at 2,048."""
     c = named("linear", {"m": 1, "n": 1, "k": 4096})
     (o,) = [o for o in c.operators if o.reduce == "sum"]
-    roles = product(o)
+    roles = o.product
     assert roles is not None
     for narrow, wanted in ((np.float32, np.float32), (np.float16, np.float64)):
         known = {n: np.ones(c.shape(n), narrow) for n in c.inputs}

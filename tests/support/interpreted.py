@@ -90,6 +90,7 @@ class Interpreted:
     slowest = 1e7
     memory: int | None = None
     lines = False
+    walks = False
     integers = True
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:

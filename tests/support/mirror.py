@@ -65,7 +65,8 @@ THROUGH: dict[str, str] = {
     "graph/test_limits.py": """
         graph/calls graph/inspection graph/messages graph/read graph/refusal graph/sizes
         graph/wire""",
-    "chain/test_chain.py": "chain/document chain/forms chain/roles chain/values",
+    "chain/test_chain.py": """
+        chain/document chain/forms chain/matrix_product chain/roles chain/values""",
     "chain/test_cut.py": "chain/part",
     "space/test_place.py": "space/statement",
     "backends/cuda/test_candidates.py": "lowering/triton/knobs",

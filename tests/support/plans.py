@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from mcfuser.chain import product
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.count import calls
@@ -42,7 +41,7 @@ def at_peak(plan: Plan, tiles: Ints, device: Device) -> dict[str, Floats]:
     """Core seconds of a plan's products, by their tiles, on vectors that are never idle."""
     sizes, found = sizes_of(plan, tiles), {}
     for s, outer in statements(plan.placed[1]):
-        if isinstance(s, Compute) and product(s.operator) is not None:
+        if isinstance(s, Compute) and s.operator.product is not None:
             flops = (calls(s.body) + 1) * sizes.positions(s.operator.related)
             found[s.buffer] = repeats(sizes, outer) * flops / device.throughput("float32")
     return {tile: seconds * device.units for tile, seconds in found.items()}

@@ -5,13 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mcfuser.backend import Backend
+from mcfuser.backends.cpu.backend import CPU
 from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.chain import from_text
-from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import CATALOGUE, device_named
 from mcfuser.tune import expected
 from mcfuser.tune.tuned import TuneOptions
+from tests.support.chains import depthwise
 
 H200 = CATALOGUE["nvidia/h200"]
+CPUS = device_named("cpu")
 CHAIN = from_text("gemm:1,512,256,64,64", "float16")
 
 
@@ -47,3 +52,13 @@ def test_a_small_space_is_listed_whole() -> None:
     assert listed is whole  # listed once
     unmeasured = expected.listed(CHAIN, H200, TuneOptions(), CUDA, measured=False)
     assert 0 < len(unmeasured) < len(whole)
+
+
+@pytest.mark.parametrize(("backend", "device", "size"), [(CUDA, H200, 1), (CPU, CPUS, 7)])
+def test_windows_are_walked_by_threads_and_taken_whole_by_a_core(
+    backend: Backend, device: Device, size: int
+) -> None:
+    """Where rule 4 has thinned the tiles, too, and in the candidates that are searched."""
+    found = expected.listed(depthwise(), device, TuneOptions(), backend)
+    at = [1 + found.space.axes.index(a) for a in "ks"]
+    assert len(found) and set(found.rows[:, at].flat) == {size}

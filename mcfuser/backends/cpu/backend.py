@@ -23,7 +23,6 @@ from mcfuser.lowering.tensorir.winograd import TRANSFORMS, convolved
 from mcfuser.model.sequential import sequential
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
-from mcfuser.space.prune import windows
 
 
 class CpuBackend:
@@ -55,6 +54,7 @@ class CpuBackend:
     slowest = 2e9
     memory: int | None = 16 << 30
     lines = True
+    walks = False  # passes over tiles are not worth it for so few positions
     integers = True
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
@@ -84,10 +84,9 @@ class CpuBackend:
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device
     ) -> NDArray[np.bool_]:
-        """All but those that walk windows position by position: passes over tiles are not worth it
-        for so few; and pieces of a picture must be whole. Of the numbers of neighbours that are as
-        many as there are, one is enough."""
-        found = np.asarray(np.all(tiles[:, windows(plan)] > 1, axis=1))
+        """All but those whose pieces of a picture are not whole. Of the numbers of neighbours that
+        are as many as there are, one is enough."""
+        found = np.ones(len(tiles), bool)
         if (settings["neighbours"] > 1).any():
             found &= settings["neighbours"] < STEP * neighbours(plan, tiles)
         for out in TRANSFORMS:

@@ -60,6 +60,7 @@ class CudaBackend:
     slowest = float("inf")
     memory: int | None = None
     lines = False
+    walks = True  # threads would share a sum over a whole window, and pass its parts to each other
     integers = False
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:

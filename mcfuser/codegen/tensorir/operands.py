@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from mcfuser.chain import WHOLE, Bounds, Product, contiguous_axes, product, sources, strides_of
+from mcfuser.chain import WHOLE, Bounds, Product, contiguous_axes, sources, strides_of
 from mcfuser.codegen.tensorir.source import Panels
 from mcfuser.expr import Expr, Read, axes, reads, rewrite
 from mcfuser.lowering.tensorir.dots import (
@@ -206,7 +206,7 @@ def _once(o: Operands) -> bool:
 
 def _computes(schedule: Schedule) -> Iterator[Compute]:
     for s, _ in statements(schedule.body):
-        if not isinstance(s, Compute) or product(s.operator) is None or _dots(schedule, s):
+        if not isinstance(s, Compute) or s.operator.product is None or _dots(schedule, s):
             continue
         if _real(schedule, s) and (s.domain is None or _masks(schedule, s)):
             yield s
@@ -217,7 +217,7 @@ def _masks(schedule: Schedule, s: Compute) -> bool:
     is loaded, for what is computed may be infinite outside the domain, of which zero times is no
     number."""
     assert s.domain is not None
-    roles = product(s.operator)
+    roles = s.operator.product
     assert roles is not None
     left, right = (roles.left, roles.right) if roles.columns else (roles.right, roles.left)
     names = {i.plain for i in left.indices}
@@ -235,7 +235,7 @@ def _real(schedule: Schedule, s: Compute) -> bool:
 def _dots(schedule: Schedule, s: Compute) -> bool:
     """One row against rows of a loaded operand, as in a decode step: each element is used once, so
     that putting it in panels would cost more than the product. A reduction like any other."""
-    roles = product(s.operator)
+    roles = s.operator.product
     assert roles is not None
     loaded = {r.tensor: schedule.buffer(t.tensor).tensor for r, t in _renamed(s)}
     tensor = loaded[roles.right.tensor]
@@ -247,11 +247,11 @@ def _dots(schedule: Schedule, s: Compute) -> bool:
 
 def _renamed(s: Compute) -> Iterator[tuple[Read, Read]]:
     """What the operator reads, and the tiles that the statement reads in its place."""
-    return zip(reads(s.operator.body), reads(s.body), strict=True)
+    return zip(s.operator.reads, reads(s.body), strict=True)
 
 
 def _operands(schedule: Schedule, lowering: TensorirKnobs, s: Compute) -> Operands:
-    roles = product(s.operator)
+    roles = s.operator.product
     assert roles is not None
     roles = oriented(roles)
     order = s.operator.axes.index

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import Bounds, Chain, Interval, Product, product, strides_of, whole_range
+from mcfuser.chain import Bounds, Chain, Interval, Product, strides_of, whole_range
 from mcfuser.device import Device
 from mcfuser.expr import NARROW, Call, Expr, Read, axes, uncast
 from mcfuser.lowering.tensorir.matrix import operand_tiles, oriented
@@ -83,7 +83,7 @@ def left_element(chain: Chain, roles: Product) -> Expr:
     tensor = roles.left.tensor
     if tensor in chain.inputs or tensor in chain.outputs:
         return roles.left
-    made, users = chain.operator(tensor), [product(o) for o in chain.readers(tensor)]
+    made, users = chain.operator(tensor), [o.product for o in chain.readers(tensor)]
     left = all(r is not None and oriented(r).left == roles.left for r in users)
     plain = [i.plain for i in roles.left.indices] == [*made.axes]
     return (

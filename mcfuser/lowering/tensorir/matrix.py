@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import Chain, Product, product
+from mcfuser.chain import Chain, Product
 from mcfuser.device import Device
 from mcfuser.expr import reads
 from mcfuser.space.plan import Ints, Plan, Sizes, sizes_of
@@ -72,7 +72,7 @@ def takes(
     half a tile register at least, columns be contiguous in the product's own tile, and the depth
     be paired along its last axis.
     """
-    roles = product(s.operator)
+    roles = s.operator.product
     no = np.zeros(np.shape(tile("")), bool)
     if roles is None or not all(d in PIECES for d in dtypes):
         return no
@@ -94,10 +94,10 @@ def takes(
 def operand_tiles(s: Compute) -> tuple[Product, str, str] | None:
     """The roles in a statement's product, and the tiles that it reads as its left operand and as
     its right one; None where it is no product."""
-    roles = product(s.operator)
+    roles = s.operator.product
     if roles is None:
         return None
-    tiles = {r: t.tensor for r, t in zip(reads(s.operator.body), reads(s.body), strict=True)}
+    tiles = {r: t.tensor for r, t in zip(s.operator.reads, reads(s.body), strict=True)}
     roles = oriented(roles)
     return roles, tiles[roles.left], tiles[roles.right]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import Chain, Operator, made_weights, product
+from mcfuser.chain import Chain, Operator, made_weights
 from mcfuser.expr import Index, reads, walk
 from mcfuser.lowering.tensorir.matrix import oriented
 from mcfuser.space.plan import Ints
@@ -35,10 +35,10 @@ def unpacked(
     for s, _ in statements(body) if maps else ():
         if not isinstance(s, Compute) or s.domain is not None:
             continue
-        if (roles := product(s.operator)) is None:
+        if (roles := s.operator.product) is None:
             continue
         roles = oriented(roles)
-        tiles = dict(zip(reads(s.operator.body), reads(s.body), strict=True))
+        tiles = dict(zip(s.operator.reads, reads(s.body), strict=True))
         weights = tiles[roles.right].tensor
         if weights in maps and len(chain.readers(buffers[weights].tensor)) == 1:
             rows = np.asarray(1)
@@ -50,6 +50,6 @@ def unpacked(
 
 def _scales(chain: Chain, o: Operator) -> bool:
     """Whether weights are made of inputs, everywhere and wherever that is."""
-    if o.domain is not None or not {r.tensor for r in reads(o.body)} <= {*chain.inputs}:
+    if o.domain is not None or not {r.tensor for r in o.reads} <= {*chain.inputs}:
         return False
     return not any(isinstance(n, Index) for n in walk(o.body))

@@ -13,7 +13,6 @@ from mcfuser.lowering.loops import lowered_body
 from mcfuser.lowering.triton.address import side_by_side
 from mcfuser.lowering.triton.products import is_wide, products
 from mcfuser.space.plan import Plan
-from mcfuser.space.prune import windows
 from mcfuser.space.statement import (
     Buffer,
     Compute,
@@ -48,11 +47,6 @@ class Planned:
     @cached_property
     def buffers(self) -> Mapping[str, Buffer]:
         return {b.name: b for b in self.plan.placed[0]}
-
-    @cached_property
-    def windows(self) -> tuple[int, ...]:
-        """Where tiles have the axes along windows."""
-        return windows(self.plan)
 
     @cached_property
     def products(self) -> Mapping[str, Product]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from mcfuser.chain import Chain, Product, product
+from mcfuser.chain import Chain, Product
 from mcfuser.expr import Call, Cast, Expr, Read, axes
 from mcfuser.lowering.triton.instructions import HALF
 from mcfuser.space.statement import Buffer, Compute, Statement, statements
@@ -24,7 +24,7 @@ def products(
 
 
 def _product(chain: Chain, buffers: Mapping[str, Buffer], s: Compute) -> Product | None:
-    roles = product(replace(s.operator, body=s.body))
+    roles = replace(s.operator, body=s.body).product
     if roles is None or not (roles.rows and roles.columns and roles.depth):
         return None
     assert isinstance(s.body, Call)

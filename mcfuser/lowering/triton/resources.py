@@ -89,10 +89,16 @@ class TritonCandidates:
 
     def of_parts(self, out: str, name: str) -> Floats:
         """A field of the DotPrecision of a product."""
-        if out not in self.facts.wide:
-            return np.full(len(self.tiles), float(getattr(PLAIN, name)))
-        precisions, at = self._precisions
-        return np.asarray([float(getattr(p, name)) for p in precisions])[at]
+        wide = out in self.facts.wide
+        if (wide, name) not in self._of_parts:
+            precisions, at = self._precisions if wide else ([PLAIN], np.zeros_like(self.warps))
+            fields = np.asarray([float(getattr(p, name)) for p in precisions])
+            self._of_parts[wide, name] = fields[at]
+        return self._of_parts[wide, name]
+
+    @cached_property
+    def _of_parts(self) -> dict[tuple[bool, str], Floats]:
+        return {}
 
     def split(self, out: str) -> Floats:
         """Elements of both operands of a product of which a block's warps make parts, each those
@@ -154,10 +160,18 @@ class TritonCandidates:
         in a pipelined loop, and each thread has four bytes to copy that lie side by side, the least
         that the hardware copies asynchronously. (A vector is distributed as the tile that it is
         combined with.)"""
-        flat = sum(d.index.plain is not None for d in self.buffer(load.buffer).dims) < 2
-        enough = self.held(load.buffer) >= COPIED * 32 * self.warps
-        enough = (flat | enough) & (self.facts.vectors[load.buffer] >= COPIED) | self.mapped(load)
-        return (self.stages > 1) & enough & pipelined(innermost(outer))
+        if not pipelined(innermost(outer)):
+            return np.zeros(len(self.tiles), bool)
+        if load.buffer not in self._asynchronous:
+            flat = sum(d.index.plain is not None for d in self.buffer(load.buffer).dims) < 2
+            enough = self.held(load.buffer) >= COPIED * 32 * self.warps
+            wide = (flat | enough) & (self.facts.vectors[load.buffer] >= COPIED)
+            self._asynchronous[load.buffer] = (self.stages > 1) & (wide | self.mapped(load))
+        return self._asynchronous[load.buffer]
+
+    @cached_property
+    def _asynchronous(self) -> dict[str, NDArray[np.bool_]]:
+        return {}
 
     # --- shared memory
 
@@ -196,11 +210,23 @@ class TritonCandidates:
         """Bytes that loading or storing a tile costs: along every axis the next power of two of
         elements, since lanes that pad a tile to it cost as much as others. Lanes that pad it to the
         least size of a product are masked, and cost nothing."""
-        return self._bytes(name, self.asked)
+        if name not in self._moved:
+            self._moved[name] = self._bytes(name, self.asked)
+        return self._moved[name]
 
     def held(self, name: str) -> Floats:
         """Bytes of a loaded tile in shared memory or registers, padding lanes included."""
-        return self._bytes(name, self.width)
+        if name not in self._held:
+            self._held[name] = self._bytes(name, self.width)
+        return self._held[name]
+
+    @cached_property
+    def _moved(self) -> dict[str, Floats]:
+        return {}
+
+    @cached_property
+    def _held(self) -> dict[str, Floats]:
+        return {}
 
     def _bytes(self, name: str, along: Callable[[str], Floats]) -> Floats:
         chain, buffer = self.plan.program.chain, self.buffer(name)

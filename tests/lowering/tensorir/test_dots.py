@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mcfuser.chain import Chain, from_json, product, products
+from mcfuser.chain import Chain, from_json, products
 from mcfuser.codegen.tensorir import generate
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.dots import (
@@ -200,7 +200,7 @@ def test_bytes_that_are_neighbours_in_memory_are_read_there(
     }
     chain = replace(chain, tensors=tuple(tensors.values()))
     (made,) = products(chain)
-    roles = product(made)
+    roles = made.product
     assert roles is not None and lies_in_bytes(chain, roles) == lies
     text = generate(schedules(chain, parse("mn.kt"), LONG), "kernel", KNOBS[QUAD]).text
     assert ("C_left" in text) == (not lies) and "P_tile" not in text
@@ -210,7 +210,7 @@ def test_bytes_that_are_neighbours_in_memory_are_read_there(
 def test_signed_bytes_are_copied() -> None:
     chain = of_left(X, X="int8")
     (made,) = products(chain)
-    roles = product(made)
+    roles = made.product
     assert roles is not None and not lies_in_bytes(chain, roles)
 
 

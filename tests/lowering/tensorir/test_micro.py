@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcfuser.chain import Bounds, Chain, from_json, product
+from mcfuser.chain import Bounds, Chain, from_json
 from mcfuser.lowering.tensorir.micro import (
     lie_in_panels,
     micro_product,
@@ -127,7 +127,7 @@ def test_rows_that_lie_far_apart_are_copied_for_many(
 def lies(document: dict[str, Any], tiles: dict[str, int], width: int) -> bool:
     """Whether panels of B lie in it, the right operand of C."""
     chain: Chain = from_json(document)
-    roles = product(chain.operator("C"))
+    roles = chain.operator("C").product
     assert roles is not None
 
     def tile(a: str) -> Ints:

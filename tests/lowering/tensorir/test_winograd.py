@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcfuser.chain import Chain, from_json, product, rows_merged
+from mcfuser.chain import Chain, from_json, rows_merged
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.matrix import AMX, oriented
@@ -33,7 +33,7 @@ CPU = Device("cpu", "cpu", "some", 2, (("float32", 1e11),), 1e10, 1 << 20, 256)
 
 
 def seen(chain: Chain) -> Picture | None:
-    roles = product(chain.operators[0])
+    roles = chain.operators[0].product
     assert roles is not None
     return picture_of(chain, oriented(roles), "A")
 

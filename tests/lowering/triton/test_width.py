@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mcfuser.chain import Chain, product
+from mcfuser.chain import Chain
 from mcfuser.lowering.triton.width import power, widths
 from tests.support.chains import chain
 
@@ -16,7 +16,7 @@ LINE = "C[g, m, n] = sum[k] A[g, m, k] * B[k, n]"
 def lanes(**tiles: int) -> dict[str, int]:
     """Lanes by axis, of a product with these tiles; `g` and `m` are its rows."""
     c: Chain = chain(dict.fromkeys("gmnk", 64), SHAPES, [LINE])
-    roles = product(c.operators[0])
+    roles = c.operators[0].product
     assert roles is not None and roles.rows == ("g", "m")
     found = widths(c, [roles], {**dict.fromkeys("gmnk", 64), **tiles}.__getitem__)
     return {a: int(n) for a, n in found.items()}
