@@ -1,6 +1,9 @@
-"""Sigmoids of numbers far below zero, of which onnxruntime's own has few right digits."""
+"""What onnxruntime computes with few right digits: sigmoids of numbers far below zero, and Fourier
+transforms of most lengths."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,3 +87,46 @@ def test_products_of_few_bits_may_be_asked_not_to_round() -> None:
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)}
     (wanted,), (found,) = (answer(reference_session(m), feeds) for m in (plain, exact))
     np.testing.assert_array_equal(found, wanted)
+
+
+def spectrum(operator: str, dtype: Any) -> OnnxModel:
+    """The power spectrum of 400 samples."""
+    net = Net(dtype, opset=20)
+    x = net.input("x", 1, 400, *((1,) if operator == "DFT" else ()), dtype=dtype)
+    window = net.const(np.hanning(400), dtype)
+    if operator == "STFT":
+        y = net.op("STFT", x, net.const(400, np.int64), window)
+    else:
+        windowed = net.op("Mul", x, net.op("Reshape", window, net.ints(1, 400, 1)))
+        y = net.op("DFT", windowed, "", net.const(1, np.int64), onesided=1)
+    return OnnxModel(net.model(net.op("ReduceSum", net.op("Mul", y, y), net.ints(-1), keepdims=0)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("operator", ["STFT", "DFT"])
+def test_a_careful_transform_has_the_type_s_precision(operator: str, dtype: Any) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 400)).astype(dtype)
+    exact = np.abs(np.fft.rfft(x.astype(np.float64) * np.hanning(400))) ** 2
+    feeds = {"x": x if operator == "STFT" else x[..., None]}
+    model = spectrum(operator, dtype)
+    (plain,) = answer(reference_session(model), feeds)
+    (precise,) = answer(reference_session(careful(model)), feeds)
+    assert precise.dtype == dtype
+    off = np.linalg.norm(precise.reshape(exact.shape) - exact) / np.linalg.norm(exact)
+    if dtype == np.float32:
+        usual = np.linalg.norm(plain.reshape(exact.shape) - exact) / np.linalg.norm(exact)
+        assert usual > 1e-5, "onnxruntime's own is precise by now"
+    assert off < 1e-6
+
+
+@pytest.mark.parametrize(("factor", "settled"), [(1.0, True), (1.001, False)])
+def test_what_agrees_with_precise_transforms_agrees_and_nothing_else(
+    factor: float, settled: bool
+) -> None:
+    """A tone, and what is left of it far from its frequency."""
+    model = spectrum("STFT", np.float32)
+    x = np.sin(np.arange(400) * 0.3).astype(np.float32)[None]
+    (loud,) = answer(reference_session(careful(model)), {"x": x})
+    errors = {model.proto.graph.output[0].name: 1e-3}
+    after = settled_errors(errors, 1e-4, model, {"x": x}, [np.float32(factor) * loud])
+    assert (max(after.values()) <= 1e-4) == settled and max(after.values()) < 2e-3
