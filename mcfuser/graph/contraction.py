@@ -1,39 +1,46 @@
-"""Rewrites einsums: those of two operands that are matrix products, and others of narrow floats."""
+"""Rewrites einsums as matrix products, products of elements, and sums."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 import onnx
 import onnx.shape_inference
 from onnx import TensorProto, helper, numpy_helper
 
+from mcfuser.graph.read import opset
 from mcfuser.graph.rewrite.body import NARROW
+
+_AXES_ARE_INPUTS = 13
+"""The opset from which on a ReduceSum has its axes as an input."""
 
 
 def einsums(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with every einsum of two operands replaced by a batched matrix product.
+    """The model with every einsum replaced by batched matrix products, products of elements, and
+    sums, of two operands at a time.
 
-    An einsum whose shapes are not known, or that is no such product, stays as it is; but it is
-    computed of float32 where its operands are narrower, since TVM would sum in their type.
+    An einsum whose shapes are not known, or that takes a diagonal, stays as it is. What is not one
+    matrix product is computed in float32 where its operands are narrower.
     """
     if not any(node.op_type == "Einsum" for node in proto.graph.node):
         return proto
     typed = onnx.shape_inference.infer_shapes(proto)
-    shapes, types = _shapes(typed), _types(typed)
+    shapes, types, version = _shapes(typed), _types(typed), opset(proto)
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     nodes: list[onnx.NodeProto] = []
     for node in proto.graph.node:
-        plan = _plan(node, shapes) if node.op_type == "Einsum" else None
-        if plan is None:
-            nodes += _in_float32(node, types) if node.op_type == "Einsum" else [node]
+        if node.op_type != "Einsum":
+            nodes.append(node)
             continue
-        steps, constants = plan
-        nodes += steps
-        made.graph.initializer.extend(constants)
+        for one in _wide(node, shapes, types):
+            steps, constants = _replaced(one, shapes, version)
+            nodes += steps
+            made.graph.initializer.extend(constants)
     del made.graph.node[:]
     made.graph.node.extend(nodes)
     return made
@@ -56,10 +63,58 @@ def _types(proto: onnx.ModelProto) -> dict[str, int]:
     return types | {v.name: v.type.tensor_type.elem_type for v in values}
 
 
-def _in_float32(node: onnx.NodeProto, types: Mapping[str, int]) -> list[onnx.NodeProto]:
-    """An einsum with its operands and its result cast where they are narrow floats."""
+@dataclass(frozen=True)
+class _Sum:
+    """An einsum without diagonals: what each operand's dimensions are called, and the result's."""
+
+    operands: tuple[str, ...]
+    out: str
+    sizes: Mapping[str, int]
+
+    def lone(self, i: int) -> str:
+        """The letters that only an operand has: it is summed over them first."""
+        others = {*self.out}.union(*self.operands[:i], *self.operands[i + 1 :])
+        return "".join(x for x in self.operands[i] if x not in others)
+
+    @property
+    def depth(self) -> list[str]:
+        """The letters that two operands share, and that are summed over."""
+        a, b = self.operands
+        return [x for x in a if x in b and x not in self.out]
+
+    def extents(self, letters: Iterable[str]) -> list[int]:
+        return [self.sizes[x] for x in letters]
+
+
+def _summed(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> _Sum | None:
+    """None where a shape is not known, or a letter stands twice, or extents are to be stretched."""
+    words = node.attribute[0].s.decode().replace(" ", "")
+    inputs, arrow, out = words.partition("->")
+    operands = tuple(inputs.split(","))
+    if not arrow or not all(w.isalpha() for w in (*operands, out) if w):
+        return None
+    if any(i not in shapes for i in node.input) or len(operands) != len(node.input):
+        return None
+    if any(len(set(w)) != len(w) for w in (*operands, out)):
+        return None
+    sizes: dict[str, int] = {}
+    for letters, name in zip(operands, node.input, strict=True):
+        if len(letters) != len(shapes[name]):
+            return None
+        for letter, extent in zip(letters, shapes[name], strict=True):
+            if sizes.setdefault(letter, extent) != extent:
+                return None
+    return _Sum(operands, out, sizes) if {*out} <= sizes.keys() else None
+
+
+def _wide(
+    node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, int]
+) -> list[onnx.NodeProto]:
+    """An einsum of narrow floats that is no matrix product, with its operands and its result cast;
+    others as they are."""
     kind, result = types.get(node.input[0]), node.output[0]
-    if kind not in NARROW:
+    found = _summed(node, shapes)
+    if kind not in NARROW or (found is not None and _is_product(found)):
         return [node]
     wide = [f"{result}_wide{i}" for i in range(len(node.input))]
     casts = [
@@ -76,50 +131,119 @@ def _in_float32(node: onnx.NodeProto, types: Mapping[str, int]) -> list[onnx.Nod
     ]
 
 
-def _plan(
-    node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
-    """The nodes and constants that replace an einsum; None where it is no matrix product."""
-    words = node.attribute[0].s.decode().replace(" ", "")
-    inputs, arrow, out = words.partition("->")
-    a, _, b = inputs.partition(",")
-    if not arrow or not (a + b + out).isalpha() or any(i not in shapes for i in node.input):
-        return None
-    if len(node.input) != 2 or any(len(set(w)) != len(w) for w in (a, b, out)):
-        return None
-    sizes = dict(zip(a, shapes[node.input[0]], strict=True))
-    for letter, extent in zip(b, shapes[node.input[1]], strict=True):
-        if sizes.setdefault(letter, extent) != extent:
-            return None
-    batch = [x for x in out if x in a and x in b]
-    rows = [x for x in out if x in a and x not in b]
-    columns = [x for x in out if x in b and x not in a]
-    depth = [x for x in a if x in b and x not in out]
-    if {*batch, *rows, *depth} != set(a) or {*batch, *columns, *depth} != set(b):
-        return None  # a letter of one operand alone is summed
-    name = node.output[0]
-    steps: list[onnx.NodeProto] = []
-    constants: list[onnx.TensorProto] = []
+def _is_product(found: _Sum) -> bool:
+    """Whether an einsum is one matrix product."""
+    two = len(found.operands) == 2 and not found.lone(0) and not found.lone(1)
+    return two and bool(found.depth)
 
-    def step(kind: str, source: Sequence[str], target: str, **attributes: Sequence[int]) -> str:
-        steps.append(helper.make_node(kind, source, [target], f"{name}_{kind}", **attributes))
+
+class _Steps:
+    """The nodes and constants that replace an einsum, and what they are called."""
+
+    def __init__(self, node: onnx.NodeProto, found: _Sum, version: int) -> None:
+        self.name, self.version = node.output[0], version
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+        self.found, self.values = found, list(node.input)
+
+    def step(self, kind: str, sources: Sequence[str], **attributes: Sequence[int] | int) -> str:
+        target = f"{self.name}_{kind}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, sources, [target], target, **attributes))
         return target
 
-    def reshaped(source: str, extents: Sequence[int], target: str) -> str:
-        constants.append(numpy_helper.from_array(np.asarray(extents, np.int64), f"{target}_shape"))
-        return step("Reshape", [source, constants[-1].name], target)
+    def ints(self, values: Sequence[int]) -> str:
+        made = f"{self.name}_ints{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(values, np.int64), made))
+        return made
 
-    def matrix(at: int, letters: str, one: Sequence[str], two: Sequence[str]) -> str:
-        """An operand as matrices: the batch dimensions, then one for each of two groups of
-        letters."""
-        order = [letters.index(x) for x in (*batch, *one, *two)]
-        transposed = step("Transpose", [node.input[at]], f"{name}_turned{at}", perm=order)
-        groups = [math.prod(sizes[x] for x in g) for g in (one, two)]
-        return reshaped(transposed, [*(sizes[x] for x in batch), *groups], f"{name}_matrix{at}")
+    def reshaped(self, value: str, extents: Sequence[int]) -> str:
+        return self.step("Reshape", [value, self.ints(extents)])
 
-    operands = [matrix(0, a, rows, depth), matrix(1, b, depth, columns)]
-    result = step("MatMul", operands, f"{name}_product")
-    order = [*batch, *rows, *columns]
-    result = reshaped(result, [sizes[x] for x in order], f"{name}_apart")
-    step("Transpose", [result], name, perm=[order.index(x) for x in out])
-    return steps, constants
+    def turned(self, value: str, letters: Sequence[str], order: Sequence[str]) -> str:
+        if list(letters) == list(order):
+            return value
+        return self.step("Transpose", [value], perm=[[*letters].index(x) for x in order])
+
+    def sum_alone(self, i: int) -> None:
+        """Sums an operand over the letters that only it has."""
+        letters = self.found.operands[i]
+        if lone := self.found.lone(i):
+            axes, value = [letters.index(x) for x in lone], self.values[i]
+            if self.version < _AXES_ARE_INPUTS:
+                self.values[i] = self.step("ReduceSum", [value], axes=axes, keepdims=0)
+            else:
+                self.values[i] = self.step("ReduceSum", [value, self.ints(axes)], keepdims=0)
+            self._put(i, "".join(x for x in letters if x not in lone))
+
+    def contract(self, i: int, k: int) -> None:
+        """Puts the product of two operands in the place of the first one, summed over the letters
+        that nothing else has."""
+        operands = self.found.operands
+        others = {*self.found.out}.union(*(w for n, w in enumerate(operands) if n not in (i, k)))
+        a, b = operands[i], operands[k]
+        out = [x for x in dict.fromkeys(self.found.out + a + b) if x in {*a, *b} & others]
+        pair = _Sum((a, b), "".join(out), self.found.sizes)
+        if pair.depth:
+            value, out = self._matrices(pair, self.values[i], self.values[k])
+        else:
+            value = self._elements(pair, self.values[i], self.values[k])
+        self.values[i] = value
+        self._put(i, "".join(out))
+        del self.values[k]
+        self.found = replace(
+            self.found, operands=(*self.found.operands[:k], *self.found.operands[k + 1 :])
+        )
+
+    def work(self, pair: tuple[int, int]) -> int:
+        """The multiplications of a pair of operands."""
+        letters = {*self.found.operands[pair[0]], *self.found.operands[pair[1]]}
+        return math.prod(self.found.extents(letters))
+
+    def _put(self, i: int, letters: str) -> None:
+        operands = self.found.operands
+        self.found = replace(self.found, operands=(*operands[:i], letters, *operands[i + 1 :]))
+
+    def _matrices(self, pair: _Sum, one: str, two: str) -> tuple[str, list[str]]:
+        """A batched matrix product, and the order of its result's letters."""
+        (a, b), depth = pair.operands, pair.depth
+        batch = [x for x in pair.out if x in a and x in b]
+        rows = [x for x in pair.out if x in a and x not in b]
+        columns = [x for x in pair.out if x in b and x not in a]
+
+        def matrix(value: str, letters: str, groups: Sequence[Sequence[str]]) -> str:
+            turned = self.turned(value, letters, [*batch, *groups[0], *groups[1]])
+            sides = [math.prod(pair.extents(g)) for g in groups]
+            return self.reshaped(turned, [*pair.extents(batch), *sides])
+
+        operands = [matrix(one, a, (rows, depth)), matrix(two, b, (depth, columns))]
+        result, order = self.step("MatMul", operands), [*batch, *rows, *columns]
+        return self.reshaped(result, pair.extents(order)), order
+
+    def _elements(self, pair: _Sum, one: str, two: str) -> str:
+        """A product of elements: both operands get dimensions of one for the letters they lack."""
+
+        def stretched(value: str, letters: str) -> str:
+            turned = self.turned(value, letters, [x for x in pair.out if x in letters])
+            return self.reshaped(turned, [pair.sizes[x] if x in letters else 1 for x in pair.out])
+
+        return self.step(
+            "Mul", [stretched(one, pair.operands[0]), stretched(two, pair.operands[1])]
+        )
+
+
+def _replaced(
+    node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], version: int
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """The nodes and constants that replace an einsum, or what is left of one that stays. Of several
+    operands those are multiplied first whose product takes the fewest multiplications."""
+    found = _summed(node, shapes) if node.op_type == "Einsum" else None
+    if found is None:
+        return [node], []
+    steps = _Steps(node, found, version)
+    for i in range(len(found.operands)):
+        steps.sum_alone(i)
+    while len(steps.found.operands) > 1:
+        steps.contract(*min(combinations(range(len(steps.found.operands)), 2), key=steps.work))
+    last = steps.turned(steps.values[0], steps.found.operands[0], steps.found.out)
+    steps.nodes.append(helper.make_node("Identity", [last], [steps.name], f"{steps.name}_einsum"))
+    return steps.nodes, steps.constants

@@ -59,8 +59,8 @@ def _scheduled(device: Device) -> Iterable[tvm.transform.Pass]:
     """TVM's passes for a CPU, with this package's legalization and loops spread over the cores."""
     t = relax.transform
     return (
-        DispatchSampling(), DispatchSortScan(),
-        recurrences(device), rest.legalize(), t.AnnotateTIROpPattern(), t.FoldConstant(),
+        DispatchSampling(), recurrences(device), rest.legalize(),
+        DispatchSortScan(), t.AnnotateTIROpPattern(), t.FoldConstant(),
         t.FuseOps(), t.FuseTIR(), t.DeadCodeElimination(["main"]), rest.spread,
     )  # fmt: skip
 

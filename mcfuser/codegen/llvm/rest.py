@@ -13,6 +13,8 @@ from mcfuser.codegen.llvm.concatenate import concatenate
 from mcfuser.codegen.llvm.pad import pad
 from mcfuser.codegen.llvm.resize import resize
 from mcfuser.codegen.llvm.sample import sample
+from mcfuser.codegen.llvm.scan import cumulate
+from mcfuser.codegen.llvm.scatter import scatter
 
 _SMALL = 1 << 15  # elements visited; below, waking the other cores costs more than it saves
 
@@ -34,6 +36,8 @@ def legalize() -> tvm.transform.Pass:
         "relax.concat": _ours(concatenate),
         "relax.image.resize2d": _ours(resize),
         "relax.image.grid_sample": _ours(sample),
+        "relax.cumsum": _ours(cumulate),
+        "relax.scatter_nd": _ours(scatter),
     })  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mcfuser.codegen.tensorir.integer import plus, times, vectors
 
@@ -10,6 +11,18 @@ LANES = 16
 """Elements of the vectors that are copied."""
 SMALL = 1 << 14
 """Elements of a result below which one core writes them all: to wake another one costs more."""
+
+NUMBERS = ("float32", "float64", "int32", "int64")
+"""Types whose vectors LLVM adds."""
+PIECE, PIECES = 256, 8
+"""Elements of a line that one core takes at a time, and the pieces that a line should have."""
+
+
+def piece(line: int) -> int:
+    """Into pieces of how many elements a line is divided, for cores to share: into vectors at
+    least, and not at all where it is no number of vectors."""
+    sizes = [n for n in (PIECE, PIECE // 4) if line % n == 0 and line >= PIECES * n]
+    return sizes[0] if sizes else LANES if line % LANES == 0 else line
 
 
 def outer_loop(elements: int) -> str:
@@ -43,3 +56,20 @@ def each(count: int, lanes: int, statement: Callable[[str], str]) -> Iterator[st
             yield f"{indent}for j in T.vectorized({width}):"
             at, indent = plus(at, "j"), f"{indent}    "
         yield f"{indent}{statement(at)}"
+
+
+def indented(count: int, depth: int, statement: str) -> list[str]:
+    """The same in vectors of LANES elements, as lines that many blocks deep; the position stands
+    for "{0}" in the statement."""
+    return [f"{'    ' * depth}{line}" for line in each(count, LANES, statement.format)]
+
+
+def parameters(given: Sequence[tuple[str, tuple[int, ...], str]]) -> tuple[str, list[str]]:
+    """The parameters of a function whose arrays have these names, extents and types, and views of
+    them as lines of numbers, called `name_flat`."""
+    heads = [f'{name}_arg: T.Buffer({extents}, "{dtype}")' for name, extents, dtype in given]
+    views = [
+        f'{name}_flat = T.decl_buffer(({math.prod(extents)},), "{dtype}", data={name}_arg.data)'
+        for name, extents, dtype in given
+    ]
+    return ", ".join(heads), views
