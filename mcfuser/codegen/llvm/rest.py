@@ -15,6 +15,7 @@ from mcfuser.codegen.llvm.resize import resize
 from mcfuser.codegen.llvm.sample import sample
 from mcfuser.codegen.llvm.scan import cumulate
 from mcfuser.codegen.llvm.scatter import scatter
+from mcfuser.codegen.llvm.top import top
 
 _SMALL = 1 << 15  # elements visited; below, waking the other cores costs more than it saves
 
@@ -38,6 +39,7 @@ def legalize() -> tvm.transform.Pass:
         "relax.image.grid_sample": _ours(sample),
         "relax.cumsum": _ours(cumulate),
         "relax.scatter_nd": _ours(scatter),
+        "relax.topk": _ours(top),
     })  # fmt: skip
 
 
