@@ -65,15 +65,22 @@ def source(
     update = f"slice_flat[u * {inner} + p + {{0}}]"
     changed = REDUCTIONS[reduction].format("out_flat[to + {0}]", update)
     kept = f"[r * {inner} + p + {{0}}]"
-    body = [
-        f"for b in {outer_loop(count * inner) if pieces > 1 else 'range'}({pieces}):",
-        f"    p: T.let[T.int32] = b * {width}",
-        f"    for r in range({math.prod(data[:k])}):",
-        *indented(width, 2, f"out_flat{kept} = x_flat{kept}"),
-        f"    for u in range({count}):",
-        f"        to: T.let[T.int32] = ({row}) * {inner} + p",
-        *indented(width, 2, "out_flat[to + {0}] = " + changed),
+    changes = [
+        f"for u in range({count}):",
+        f"    to: T.let[T.int32] = ({row}) * {inner} + p",
+        *indented(width, 1, "out_flat[to + {0}] = " + changed),
     ]
+    copies = indented(width, 1, f"out_flat{kept} = x_flat{kept}")
+    rows = math.prod(data[:k])
+    if pieces == 1:
+        body = ["p: T.let[T.int32] = 0", f"for r in {outer_loop(rows * inner)}({rows}):", *copies]
+        body += changes
+    else:
+        body = [
+            f"for b in {outer_loop((rows + count) * inner)}({pieces}):",
+            f"    p: T.let[T.int32] = b * {width}",
+            *(f"    {line}" for line in (f"for r in range({rows}):", *copies, *changes)),
+        ]
     arrays = (("x", data, dtype), ("at", places, index), ("slice", slices, dtype))
     head, views = parameters([*arrays, ("out", data, dtype)])
     return function_text(f"scatter({head})", views, body)

@@ -44,6 +44,7 @@ def wanted(x: np.ndarray, at: np.ndarray, updates: np.ndarray, reduction: str) -
         ((9, PIECE * PIECES), (30, 1), "float32", "int64"),
         ((50, 40, 16), (2, 600, 1), "int32", "int64"),
         ((4,), (1, 1), "int64", "int32"),
+        ((300, 70), (9, 1), "float32", "int64"),  # rows that are no vectors
     ],
 )
 def test_slices_are_where_numpy_puts_them(
@@ -72,8 +73,10 @@ def test_long_slices_are_shared_by_the_cores() -> None:
     def text(columns: int) -> str:
         return source((500, columns), (3000, 1), (3000, columns), "float32", "int64", "add")
 
-    assert "T.parallel(4)" in text(64) and "T.parallel" not in text(LANES)
-    assert f"T.vectorized({LANES})" in text(64)
+    assert "T.parallel(4)" in text(64) and f"T.vectorized({LANES})" in text(64)
+    assert "T.parallel" not in text(LANES), "a small array"
+    large = source((5000, 10), (3, 1), (3, 10), "float32", "int64", "add")
+    assert "T.parallel(5000)" in large, "it is copied by all cores"
 
 
 @pytest.mark.parametrize(
