@@ -190,9 +190,8 @@ class _Steps:
         self.values[i] = value
         self._put(i, "".join(out))
         del self.values[k]
-        self.found = replace(
-            self.found, operands=(*self.found.operands[:k], *self.found.operands[k + 1 :])
-        )
+        left = tuple(w for n, w in enumerate(self.found.operands) if n != k)
+        self.found = replace(self.found, operands=left)
 
     def work(self, pair: tuple[int, int]) -> int:
         """The multiplications of a pair of operands."""
@@ -200,8 +199,8 @@ class _Steps:
         return math.prod(self.found.extents(letters))
 
     def _put(self, i: int, letters: str) -> None:
-        operands = self.found.operands
-        self.found = replace(self.found, operands=(*operands[:i], letters, *operands[i + 1 :]))
+        changed = tuple(letters if n == i else w for n, w in enumerate(self.found.operands))
+        self.found = replace(self.found, operands=changed)
 
     def _matrices(self, pair: _Sum, one: str, two: str) -> tuple[str, list[str]]:
         """A batched matrix product, and the order of its result's letters."""
@@ -226,9 +225,7 @@ class _Steps:
             turned = self.turned(value, letters, [x for x in pair.out if x in letters])
             return self.reshaped(turned, [pair.sizes[x] if x in letters else 1 for x in pair.out])
 
-        return self.step(
-            "Mul", [stretched(one, pair.operands[0]), stretched(two, pair.operands[1])]
-        )
+        return self.step("Mul", list(map(stretched, (one, two), pair.operands)))
 
 
 def _replaced(

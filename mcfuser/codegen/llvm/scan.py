@@ -13,6 +13,7 @@ from tvm import relax
 from mcfuser.codegen.call import called
 from mcfuser.codegen.llvm.written import (
     NUMBERS,
+    counted,
     function_text,
     indented,
     outer_loop,
@@ -26,7 +27,7 @@ def cumulate(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None
     """A call of the loops that add up an array of fixed extents in its own type; None for any other
     call."""
     (x,), extents, dtype = call.args, fixed(call.ty.shape), str(call.ty.dtype)
-    if extents is None or min(extents, default=0) < 1 or math.prod(extents) >= 1 << 31:
+    if extents is None or not counted(extents):
         return None
     if dtype not in NUMBERS or str(x.ty.dtype) != dtype or call.attrs.axis is None:
         return None
@@ -43,7 +44,7 @@ def source(extents: tuple[int, ...], axis: int, dtype: str, exclusive: bool) -> 
     begun = f'T.Cast("{dtype}", 0)' if exclusive else "x_flat[first + {0}]"
     added = f"x_flat[at - {inner} + {{0}}]" if exclusive else "x_flat[at + {0}]"
     body = [
-        f"for p in {outer_loop(size) if outer * pieces > 1 else 'range'}({outer * pieces}):",
+        f"for p in {outer_loop(size, outer * pieces)}({outer * pieces}):",
         f"    first: T.let[T.int32] = p // {pieces} * {n * inner} + p % {pieces} * {width}",
         *indented(width, 1, f"out_flat[first + {{0}}] = {begun}"),
     ]

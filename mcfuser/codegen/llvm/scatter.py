@@ -17,6 +17,7 @@ from tvm import relax
 from mcfuser.codegen.call import called
 from mcfuser.codegen.llvm.written import (
     NUMBERS,
+    counted,
     function_text,
     indented,
     outer_loop,
@@ -40,7 +41,7 @@ def scatter(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
     reduction = str(call.attrs.reduction)
     if dtype not in NUMBERS or index not in ("int32", "int64") or reduction not in REDUCTIONS:
         return None
-    if any(s is None or math.prod(s) >= 1 << 31 or min(s, default=0) < 1 for s in shapes):
+    if not all(map(counted, shapes)):
         return None
     data, places, slices = (s for s in shapes if s is not None)
     text = source(data, places, slices, dtype, index, reduction)

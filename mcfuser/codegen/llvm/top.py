@@ -12,7 +12,14 @@ import math
 from tvm import relax
 
 from mcfuser.codegen.call import called
-from mcfuser.codegen.llvm.written import NUMBERS, function_text, indented, outer_loop, parameters
+from mcfuser.codegen.llvm.written import (
+    NUMBERS,
+    counted,
+    function_text,
+    indented,
+    outer_loop,
+    parameters,
+)
 from mcfuser.codegen.shapes import fixed
 
 MOST = 64
@@ -28,7 +35,7 @@ def top(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
     fixed extents, and where they are; None for any other call."""
     (x,), attrs, extents = call.args, call.attrs, fixed(call.args[0].ty.shape)
     dtype, index = str(x.ty.dtype), str(attrs.dtype)
-    if extents is None or min(extents, default=0) < 1 or math.prod(extents) >= 1 << 31:
+    if extents is None or not counted(extents):
         return None
     if dtype not in NUMBERS or index not in ("int32", "int64") or str(attrs.ret_type) != "both":
         return None
@@ -45,7 +52,7 @@ def source(extents: tuple[int, ...], k: int, largest: bool, dtype: str, index: s
     rows, n, better = math.prod(extents[:-1]), extents[-1], ">" if largest else "<"
     made = (*extents[:-1], k)
     work = rows * n * (n if n <= SHORT else 1)
-    loop = outer_loop(work) if rows > 1 else "range"
+    loop = outer_loop(work, rows)
     body = _counted(n, k, better, index) if n <= SHORT else _inserted(n, k, better, index)
     numbers = n if n <= SHORT else _APART
     lines = (f'to = T.alloc_buffer(({rows * numbers},), "int32")', f"for r in {loop}({rows}):")

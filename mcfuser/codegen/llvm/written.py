@@ -25,9 +25,15 @@ def piece(line: int) -> int:
     return sizes[0] if sizes else LANES if line % LANES == 0 else line
 
 
-def outer_loop(elements: int) -> str:
-    """The loop over parts of a result of so many elements: on all cores, unless they are few."""
-    return "range" if elements < SMALL else "T.parallel"
+def outer_loop(elements: int, parts: int = 2) -> str:
+    """The loop over so many parts of a result of so many elements: on all cores, unless there is
+    one, or elements are few."""
+    return "range" if elements < SMALL or parts == 1 else "T.parallel"
+
+
+def counted(extents: tuple[int, ...] | None) -> bool:
+    """Whether an array has fixed extents, elements, and no more of them than an int32 counts."""
+    return extents is not None and min(extents, default=0) >= 1 and math.prod(extents) < 1 << 31
 
 
 def function_text(head: str, flat: Iterable[str], body: Iterable[str]) -> str:
