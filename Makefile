@@ -1,11 +1,11 @@
-# make venv | demo | test | docs | mutants | lint | lock
+# make venv | demo | test | test-all | docs | mutants | lint | lock
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 0
 COUNT ?= 40
 
-.PHONY: venv demo test tests docs mutants lint lock clean
+.PHONY: venv demo test test-all tests docs mutants lint lock clean
 .DEFAULT_GOAL := test
 
 venv: $(VENV)/.ready
@@ -28,6 +28,9 @@ demo: venv
 
 # at once: the checks keep one core busy; three processes, since many tests wait for others
 test: venv
+	@$(MAKE) --no-print-directory --jobs 2 lint tests TIER="not thorough"
+
+test-all: venv
 	@$(MAKE) --no-print-directory --jobs 2 lint tests
 
 # hundreds of processes read what the first of them has compiled; one that dies fails, and is not
@@ -36,7 +39,7 @@ tests: export PYTHONDONTWRITEBYTECODE =
 tests: venv
 	@echo "== tests"
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
-		--max-worker-restart 0
+		--max-worker-restart 0 -m "$(TIER)"
 
 docs: venv
 	@echo "== printing anew what docs/architecture.md shows"

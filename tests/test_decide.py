@@ -295,6 +295,7 @@ def test_time_is_short_where_the_searches_to_come_would_measure_nothing() -> Non
     assert short(many, 2 * deciding.USEFUL) and not short(many, 3 * deciding.USEFUL)
 
 
+@pytest.mark.thorough
 def test_kernels_of_two_chains_are_built_while_the_model_chooses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

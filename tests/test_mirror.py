@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from tests.support.mirror import ELSEWHERE, THROUGH, mirror, modules
 from tests.support.paths import ROOT, TESTS
+
+THOROUGH = "pytest.mark.thorough"
 
 
 @pytest.mark.parametrize("module", sorted(modules()))
@@ -21,6 +26,20 @@ def test_a_module_has_its_test_file_or_says_which_looks_at_it(module: str) -> No
 def test_what_looks_at_a_module_exists_and_so_does_the_module() -> None:
     assert not {t for t in THROUGH if not (TESTS / t).exists()}
     assert not set(ELSEWHERE) - set(modules())
+
+
+@pytest.mark.parametrize(
+    "file", sorted(TESTS.rglob("test_*.py")), ids=lambda f: str(f.relative_to(TESTS))
+)
+def test_no_file_is_thorough_as_a_whole(file: Path) -> None:
+    """`make test`, which leaves out what is thorough, looks at every module."""
+    tests = [
+        node
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    thorough = [t for t in tests if THOROUGH in map(ast.unparse, t.decorator_list)]
+    assert len(thorough) < len(tests), "a quicker test than these is missing"
 
 
 def test_files_that_share_a_process_exist() -> None:

@@ -232,6 +232,7 @@ def test_an_answer_that_a_killed_batch_has_left_is_not_read(zoo: Zoo) -> None:
     assert zoo.states() == {"a": "passed"} and not left.exists()
 
 
+@pytest.mark.thorough
 def test_deaths_at_any_time_lose_nothing_that_was_done(zoo: Zoo) -> None:
     """A batch is killed again and again, a little later each time, until one is not."""
     zoo.holds(a="good", b="fine", c="fair", d="kind")

@@ -35,6 +35,7 @@ def test_models_are_judged_on_every_landscape_of_a_folder(tmp_path: Path) -> Non
     assert '("launch", ' in ran.stdout
 
 
+@pytest.mark.thorough
 def test_estimates_are_compared_with_what_is_allocated(tmp_path: Path) -> None:
     ran = estimates("shared-memory", "--workload", "G1", "--limit", "1", folder=tmp_path)
     assert ran.returncode == 0, ran.stderr

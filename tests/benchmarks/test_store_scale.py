@@ -25,6 +25,7 @@ EMPTY = {"jobs running", "attestation", "keyed", "kernels by an unknown chain",
 """What finds nothing, in so few rows or in any number."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["file", "postgresql"])
 def test_every_query_finds_what_was_filled_in(kind: str, tmp_path: Path) -> None:
     templates = [Template.of(replace(tuned(), binary=bytes(n))) for n in (0, 0, 100)]

@@ -39,6 +39,7 @@ def put(store: Storage, constants: dict[str, float]) -> None:
         store.keep_tried(kernel.made, kernel.chain, kernel.device, tried)
 
 
+@pytest.mark.thorough
 def test_better_constants_are_kept_and_taken_back(store: Storage) -> None:
     put(store, true_constants())
     dry = model("--device", "h200", "--dry-run").stdout

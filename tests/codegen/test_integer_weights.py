@@ -91,6 +91,7 @@ def some(c: Chain, count: int) -> Iterator[Schedule]:
             continue
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_for_cpus_multiply_by_what_integers_stand_for(case: str, rows: int) -> None:

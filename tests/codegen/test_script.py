@@ -28,6 +28,7 @@ def written(*lines: str) -> str:
     return HEAD + "".join(f"    {line}\n" for line in lines)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(p.stem for p in (GOLDEN / "tensorir").glob("*.py")))
 def test_kernels_are_what_tvm_parses(name: str) -> None:
     agree((GOLDEN / "tensorir" / f"{name}.py").read_text())

@@ -146,6 +146,7 @@ def test_the_last_events_are_kept(store: Storage, monkeypatch: pytest.MonkeyPatc
     assert versions(store, other.id) == [1], "another job's stay"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [2_000, 30_000, MOST_BYTES - 1_000, MOST_BYTES])
 def test_events_have_so_many_bytes_at_most(size: int, store: Storage) -> None:
     """Names of chains may be of any length."""

@@ -154,6 +154,7 @@ def test_a_database_at_the_newest_revision_is_opened_without_alembic(tmp_path: P
     assert done.stdout == "False\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("revision", rows.REVISIONS)
 @pytest.mark.parametrize("kind", ["file", "postgresql"])
 def test_what_an_earlier_revision_has_kept_is_read_as_before(

@@ -333,6 +333,7 @@ class TestJobs:
         assert store.jobs(after=uuid4()) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["file", "postgresql"])
 def test_four_processes_claim_each_job_once(kind: str, tmp_path: Path) -> None:
     with fresh(kind, tmp_path) as url:

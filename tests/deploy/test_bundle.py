@@ -138,6 +138,7 @@ def test_a_bundle_has_the_locked_wheels_and_their_hashes(made: Path) -> None:
     assert "@" not in (made / "install.sh").read_text().replace('"$@"', "")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not can_part_from_the_network(), reason="no network namespace can be made here")
 def test_a_bundle_is_installed_without_a_network(made: Path, tmp_path: Path) -> None:
     with copied(made, tmp_path) as there:

@@ -100,6 +100,7 @@ def zoo() -> dict[str, onnx.ModelProto]:
     return {"gated": one.model(gated), "norm": two.model(norm)}
 
 
+@pytest.mark.thorough
 def test_a_job_makes_a_lock_builds_from_it_and_then_finds_everything(runner: Runner) -> None:
     (runner.workspace / "models").mkdir()
     for name, model in zoo().items():

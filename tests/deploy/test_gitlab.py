@@ -56,6 +56,7 @@ def pipeline(tmp_path: Path) -> Pipeline:
     return Pipeline(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_pipeline_makes_a_lock_and_later_ones_keep_to_it(pipeline: Pipeline) -> None:
     pipeline.holds(a="good", b="fine")
     assert pipeline.run() == 0 and not (pipeline.project / "mcfuser.lock").exists()

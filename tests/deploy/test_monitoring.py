@@ -84,6 +84,7 @@ def work(served: Served, key: str) -> None:
         assert client.post("/v1/jobs", content=b"model").status_code == 202
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("query", QUERIES)
 def test_every_query_of_the_dashboard_has_data(scraped: Prometheus, query: str) -> None:
     values = scraped.query(query.replace("$__rate_interval", "30s"))

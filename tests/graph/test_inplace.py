@@ -116,6 +116,7 @@ def test_a_scatter_in_any_order_of_dimensions(
     np.testing.assert_array_equal(given_["past"].numpy(), wanted.transpose(back))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("last", [(0, 0), (2, 5), (7, 3)])
 def test_the_cache_of_grouped_attention_keeps_what_lies_behind_as_onnxruntime_does(
     last: tuple[int, int],

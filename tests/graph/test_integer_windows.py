@@ -186,6 +186,7 @@ def drawn(rng: random.Random) -> tuple[Net, str]:
     return net, x
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(10))
 def test_any_quantized_network_computes_what_it_does(seed: int, tmp_path: Path) -> None:
     """All but a few numbers, which round the other way where their sums were near a half: what

@@ -292,6 +292,7 @@ def _layer(net: Net, rng: random.Random, x: str, shape: list[int]) -> str:
     return net.op("Clip", x, net.const(-1.0), net.const(1.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(32))
 def test_any_network_computes_what_it_does_however_it_is_stored(seed: int, tmp_path: Path) -> None:
     rng, net = random.Random(seed), Net()

@@ -80,6 +80,7 @@ def test_the_bytes_are_counted_as_protobuf_reads_them(path: Path) -> None:
     assert not scan(data[:-1], DEFAULTS)
 
 
+@pytest.mark.thorough
 def test_20_000_nodes_and_tensors_of_gigabytes_pass() -> None:
     nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"]) for i in range(20_000)]
     graph = helper.make_graph(

@@ -354,6 +354,7 @@ def test_only_float32_values_are_narrowed() -> None:
     agrees(n.model(back), "float16")
 
 
+@pytest.mark.thorough
 @both_types
 def test_matrices_of_recurrences_are_narrow_and_states_are_not(narrow: str, tmp_path: Path) -> None:
     given, weights = arrays("LSTM", 2, batch=3, hidden=9)

@@ -38,6 +38,7 @@ def archives_of(good: bytes) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc")
 def test_the_server_answers_in_sentences_and_stays_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ def test_each_kind_is_refused_for_what_it_is(what: What, kinds: dict[str, Any]) 
     assert {n: s for n, s in said.items() if kinds[n][1] not in s} == {}
 
 
+@pytest.mark.thorough
 def test_mutants_are_good_or_refused_and_what_passes_is_imported_or_refused() -> None:
     trials = tried("inspect", range(MUTANTS))
     assert complaints(trials) == []

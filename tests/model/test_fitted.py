@@ -99,6 +99,7 @@ def test_twice_the_heads_are_not_faster() -> None:
     assert best[1] > best[0]
 
 
+@pytest.mark.thorough
 def test_the_catalogue_s_constants_are_those_of_the_landscapes() -> None:
     samples = [known(read(path)).sample for path in sorted(LANDSCAPES.glob("*.json"))]
     found = fit(samples)

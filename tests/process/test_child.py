@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from mcfuser.process.child import NO_TIME, Child
 
 
@@ -83,6 +85,7 @@ def test_a_child_is_told_more_than_its_parent_knows(monkeypatch) -> None:
     child.stop()
 
 
+@pytest.mark.thorough
 def test_waiting_for_a_lease_is_not_on_a_child_s_time() -> None:
     told = (
         "import json, time; tell = lambda waits: print(json.dumps({'waits': waits}), flush=True); "

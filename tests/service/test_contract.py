@@ -81,6 +81,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[FastAPI, Kno
     return app, Known(jobs, [key], keys, [MODEL], text.words, row.id)
 
 
+@pytest.mark.thorough
 def test_every_answer_is_as_documented(known: tuple[FastAPI, Known]) -> None:
     app, there = known
     found = explored_app(app, there)

@@ -50,6 +50,7 @@ class TestDeaths:
         (folder / "x").write_text(words)
         return import_kernels(folder / "x", "", MEMORY, 0.0)
 
+    @pytest.mark.thorough
     def test_a_line_that_ends_its_process_or_hangs_costs_no_other_line(
         self, tmp_path: Path
     ) -> None:

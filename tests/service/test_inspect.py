@@ -171,6 +171,7 @@ class TestInspector:
         assert len(met) == 7 and max(met) <= 2
         assert iterations > 7
 
+    @pytest.mark.thorough
     def test_who_waits_too_long_is_told_to_come_again(self, tmp_path: Path) -> None:
         inspector = self.inspector(tmp_path, inspections=1, inspect_wait=0.05, inspect_seconds=3)
         hang = self.file(tmp_path, "hang")

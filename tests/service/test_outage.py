@@ -60,6 +60,7 @@ def test_an_outage_is_said_once_and_its_end_once(caplog: pytest.LogCaptureFixtur
     assert outage.failed(OSError("again")) == FIRST
 
 
+@pytest.mark.thorough
 def test_a_database_is_waited_for_until_it_answers(
     database: OwnServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,6 +102,7 @@ def lines(log: Path, words: str) -> int:
     return sum(words in line for line in log.read_text().splitlines())
 
 
+@pytest.mark.thorough
 def test_server_and_worker_live_through_an_outage(database: OwnServer, tmp_path: Path) -> None:
     """Both begin while there is no database; it comes, goes in the middle of a job, and comes."""
     database.stop()

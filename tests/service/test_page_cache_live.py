@@ -408,6 +408,7 @@ class TestKernel:
             eventually(lambda there=there: shown.texts(there), 60)
             assert shown.has_no_width_beyond(PHONE[0])
 
+    @pytest.mark.thorough
     def test_the_whole_page_is_reached_with_the_tab_key(
         self, shown: Shown, kept: list[Tuned]
     ) -> None:

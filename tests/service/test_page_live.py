@@ -467,6 +467,7 @@ def test_all_can_be_done_with_the_keyboard(page: Page, tmp_path: Path) -> None:
     page.says("no layer0/attention", "details[open]")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dark", [False, True])
 def test_on_a_phone_nothing_is_wider_than_it(page: Page, dark: bool) -> None:
     resize(page.browser, *PHONE, dark=dark)
@@ -597,6 +598,7 @@ def test_nothing_is_asked_of_another_origin(page: Page) -> None:
     complaints(page.browser)  # of just these
 
 
+@pytest.mark.thorough
 def test_where_keys_are_wanted_one_is_asked_for(browser: Any, page: Page, tmp_path: Path) -> None:
     (folder := tmp_path / "keyed").mkdir()
     with serving(folder, inspect, require_key=True) as served:

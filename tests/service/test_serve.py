@@ -109,6 +109,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         server.stop(signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_a_killed_server_s_job_is_done_by_the_next(server: Server) -> None:
     server.start(seconds=3600)
     first, second = server.post("first"), server.post("second")
@@ -153,6 +154,7 @@ def test_what_killed_processes_have_left_goes_with_the_server(
     assert not (tmp_path / "mcfuser-left").exists()
 
 
+@pytest.mark.thorough
 def test_who_follows_a_job_goes_on_after_a_restart(server: Server) -> None:
     """Waits and streams end when the server stops; it does not wait for them."""
     server.start(seconds=3600)
@@ -181,6 +183,7 @@ def test_who_follows_a_job_goes_on_after_a_restart(server: Server) -> None:
     assert log.index("given back") < log.index("done: a module of")
 
 
+@pytest.mark.thorough
 def test_who_listens_misses_nothing_when_workers_and_servers_are_killed(server: Server) -> None:
     server.start(seconds=3600)
     path = server.post("first")
@@ -246,6 +249,7 @@ def test_what_killed_processes_have_left_is_removed(server: Server, tmp_path: Pa
     server.wait(lambda: not (place / "mcfuser-left").exists())
 
 
+@pytest.mark.thorough
 def test_a_job_that_kills_its_worker_is_given_up_and_the_next_is_done(server: Server) -> None:
     server.start(seconds=0.2)
     bad, good = server.post("crash"), server.post("good")

@@ -295,6 +295,7 @@ def test_a_silent_database_costs_no_attempt(bench: Bench, monkeypatch: pytest.Mo
     assert job.stage == "waiting: the database does not answer"
 
 
+@pytest.mark.thorough
 def test_a_worker_outlives_a_database_that_cannot_be_claimed_from(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ def found_from_true() -> Refit:
     return refit(all_kept(true_constants()), DEVICE, CUDA)
 
 
+@pytest.mark.thorough
 def test_constants_that_are_wrong_for_a_device_are_found() -> None:
     true, found = true_constants(), found_from_true()
     assert found.candidates == COUNT * len(CHAINS) and len(found.chains) == len(CHAINS)

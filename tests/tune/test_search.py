@@ -152,6 +152,7 @@ def test_launches_that_cannot_be_read_are_a_miss(bench, damage) -> None:
     assert again.launch == first.launch
 
 
+@pytest.mark.thorough
 def test_a_search_cut_short_on_a_gpu_is_made_longer(bench) -> None:
     chain, cache = gemm(1, 128, 128, 64, 64, "float16"), MemoryCache()
     first = tune(chain, H200, cache, TuneOptions(trials=8), worker=bench)
@@ -268,6 +269,7 @@ class Slow(Remembering):
         return late
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ever", [True, False])
 def test_a_kernel_that_compiles_late_is_measured_or_counted(monkeypatch, ever: bool) -> None:
     monkeypatch.setattr(searching, "SLOWEST", 0.05 if not ever else 100.0)

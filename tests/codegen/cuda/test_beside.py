@@ -281,6 +281,7 @@ def naive(match: ChainMatch, index: int) -> Replacement:
     return Replacement(match, (Installed(f"kernel_{index}", match.chain, function),))
 
 
+@pytest.mark.thorough
 @settings(max_examples=6)
 @given(st.data())
 def test_any_function_computes_the_same_bits(data: st.DataObject) -> None:

@@ -47,6 +47,7 @@ WIDE = ("gemm", "masked", "local", "mlp", "layernorm")
 """Products, and with them a mask, a domain and functions, and no product: the same in float32."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [*((name, "float16") for name in ("gemm", *LINES)), *((name, "float32") for name in WIDE)],

@@ -78,6 +78,7 @@ def test_the_library_holds_the_cubin_and_no_source(
     assert b"__global__" not in library, "TVM fell back to embedding CUDA source"
 
 
+@pytest.mark.thorough
 @gpu
 def test_only_kernels_that_wait_may_start_before_those_ahead_of_them_end(
     four: list[tuple[TritonSource, Binary]], library: bytes

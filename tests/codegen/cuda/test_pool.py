@@ -148,6 +148,7 @@ print("ended")
 """
 
 
+@pytest.mark.thorough
 def test_answers_that_are_cut_short_hold_nothing_up(tmp_path: Path) -> None:
     """An answer may be longer than a pipe holds, and its sender may be killed in the middle. No
     compiler runs the script, which has no guard against that."""

@@ -55,6 +55,7 @@ def results(walk: ClusterWalk, walked: Walked, folder: Path) -> list[np.ndarray]
     return [a.astype(np.float64) for a in written]
 
 
+@pytest.mark.thorough
 @needs_compiler
 @pytest.mark.parametrize(
     ("cell", "dtype", "blocks", "rows", "batch", "hidden"),

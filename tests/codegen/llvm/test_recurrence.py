@@ -61,6 +61,7 @@ def test_a_gru_may_reset_its_product(slots: str, tmp_path: Path) -> None:
     agrees("GRU", slots, given, weights, tmp_path, **way)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
 @pytest.mark.parametrize("known", [False, True])
@@ -94,6 +95,7 @@ walks = st.builds(
 ).map(lambda w: replace(w, rows=min(w.rows, w.batch)))
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @drawn(walks)
 def test_panels_and_blocks_cover_every_unit_of_every_row(w: Walk) -> None:

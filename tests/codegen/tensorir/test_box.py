@@ -57,6 +57,7 @@ def drawn(rng: random.Random) -> tuple[Chain, Schedule, TensorirKnobs]:
         return chain, schedule, knobs
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_schedules_of_padded_inputs(seed: int, request: pytest.FixtureRequest) -> None:
     rng = random.Random(seed)

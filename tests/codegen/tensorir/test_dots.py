@@ -137,6 +137,7 @@ def test_random_products_are_exact(seed: int, length: int, request: pytest.Fixtu
     check(made)
 
 
+@pytest.mark.thorough
 @lengths
 @pytest.mark.parametrize("k", [5, 6, 7, 64, 65])
 @pytest.mark.parametrize("constant", [True, False])
@@ -262,6 +263,7 @@ def layers(rng: random.Random, zero: bool, relu: bool) -> Chain:
     return from_json({"axes": extents, "tensors": used, "operators": lines})
 
 
+@pytest.mark.thorough
 @lengths
 @pytest.mark.parametrize("zero", [False, True])
 @pytest.mark.parametrize("seed", range(3))

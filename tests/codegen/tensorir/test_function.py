@@ -42,6 +42,7 @@ NARROW = TensorirKnobs(4, 3, 8)
 SEEDS = 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_schedules_agree_with_the_chain(seed: int, request: pytest.FixtureRequest) -> None:
     """A fifth of each kind: every chain, bound or not, ragged, packed."""

@@ -46,6 +46,7 @@ def check(chain: Chain, one: Chain, schedule: Schedule, knobs: TensorirKnobs = K
     assert error(shaped, evaluate(chain, known)) < (1e-6 if knobs.winograd == 2 else 5e-6)
 
 
+@pytest.mark.thorough
 @paired(
     picture=[(7, 2, KNOBS), (7, 4, KNOBS), (7, 7, KNOBS), (9, 4, FOUR), (10, 4, FOUR),
              (11, 8, FOUR), (3, 3, FOUR), (8, 8, FOUR)],

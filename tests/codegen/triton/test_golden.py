@@ -125,12 +125,14 @@ def test_no_golden_file_is_left_over() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} - {"__init__"} == set(GOLDENS)
 
 
+@pytest.mark.thorough
 def test_tensor_maps_compile() -> None:
     names = [n for n in GOLDENS if n.endswith("_tma")]
     for name, binary in zip(names, compile_all([*map(source_of, names)], "sm_90", 2), strict=True):
         assert isinstance(binary, Binary), f"{name}: {binary}"
 
 
+@pytest.mark.thorough
 def test_every_kernel_that_is_dependent_waits_before_it_touches_memory() -> None:
     names = [n for n, golden in GOLDENS.items() if golden.dependent]
     sources = [source_of(n) for n in names]
@@ -143,6 +145,7 @@ def test_every_kernel_that_is_dependent_waits_before_it_touches_memory() -> None
             assert not re.search(r"\b(load|store|fetch|put|atomic_\w+|warp_specialize)\(", before)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("arch", "first"), [("sm_80", 0), ("sm_90", 1)])
 def test_splits_bounds_and_run_time_extents_compile(arch: str, first: int) -> None:
     """Every second one for each architecture: of each kind, some for either."""

@@ -62,6 +62,7 @@ def agree(drawn_cases: list[tuple[Drawn, Case]], folder: Path) -> None:
         assert not any(memory[w.name].any() for w in run.source.workspace if w.zero), where
 
 
+@pytest.mark.thorough
 def test_random_chains_agree_with_the_oracle(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -75,6 +76,7 @@ def test_random_chains_agree_with_the_oracle(
     agree(drawn_cases, tmp_path)
 
 
+@pytest.mark.thorough
 def test_tensor_maps_agree_with_the_oracle(tmp_path: Path) -> None:
     drawn_cases = cases(2, MAPPED, TritonKnobs(tma=True), step=8)
     kinds = Counter(kind for case, _ in drawn_cases for kind in _kinds(case))
@@ -84,6 +86,7 @@ def test_tensor_maps_agree_with_the_oracle(tmp_path: Path) -> None:
     agree(drawn_cases, tmp_path)
 
 
+@pytest.mark.thorough
 def test_random_chains_of_parts_agree_with_the_oracle(tmp_path: Path) -> None:
     """Triton's interpreter knows one way to make parts, and multiplies float32 numbers."""
     drawn_cases = cases(3, CASES, TritonKnobs(dot="tf32x3"))

@@ -15,6 +15,7 @@ from tests.support.triton_cases import chain_named, deep, run_time, scheduled
 SIZES = {"b": 3, "m": 50, "n": 70, "k": 33, "h": 24, "g": 2}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("axes", ["m", "n", "b", "k", "mn", "bh", "bmnkh"])
 @pytest.mark.parametrize("name", ["attention", "causal", "local", "gemm", "mlp", "masked"])
 def test_one_text_serves_every_extent(name: str, axes: str) -> None:

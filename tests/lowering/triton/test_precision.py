@@ -57,6 +57,7 @@ def test_only_a_chain_that_allows_it_is_rounded() -> None:
     assert set(settings(rounded, "dot")) == set(PRECISIONS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dot", PARTS)
 def test_estimates_of_parts_agree_with_the_compiler(dot: str) -> None:
     """Shared memory but for the barriers' bytes, and registers at least: without those for parts

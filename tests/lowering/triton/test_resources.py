@@ -169,6 +169,7 @@ def test_estimates_are_those_that_were_fitted(
     assert (made.shared[0], made.gathered[0]) == (shared, gathered)
 
 
+@pytest.mark.thorough
 def test_estimates_agree_with_the_compiler() -> None:
     chain = gemm(1, 512, 256, 64, 64, "float16")
     found = every(distinct(prune(space(chain), H200)[0]), H200)

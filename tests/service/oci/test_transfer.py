@@ -267,6 +267,7 @@ class TestRegistriesThatDoAsTheyLike:
 
 
 class TestLimits:
+    @pytest.mark.thorough
     def test_a_registry_that_hangs_is_given_up(self, file: Path) -> None:
         for end in ("/manifests/x", digest(LINES)):
             with (

@@ -284,6 +284,7 @@ def broken(run: Run, source: TritonSource, seed: int) -> bool:
 # --- which divide so --------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "case",
     [

@@ -196,6 +196,7 @@ def test_the_swizzle_is_as_wide_as_a_row(dtype, box, swizzle, part) -> None:
     assert (m.swizzle, m.part) == (swizzle, part)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("k", [16, 32, 64])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_triton_lays_tiles_out_as_described(dtype: str, k: int) -> None:
@@ -219,6 +220,7 @@ def test_triton_lays_tiles_out_as_described(dtype: str, k: int) -> None:
 # --- as part of a candidate -------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["gemm", "attention", "grouped", "mlp"])
 def test_candidates_have_maps_where_some_load_can(name: str) -> None:
     device = CATALOGUE["nvidia/h200"]

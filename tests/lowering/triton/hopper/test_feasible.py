@@ -65,6 +65,7 @@ def generates(plan: Plan, tile: Ints) -> bool:
     return True
 
 
+@pytest.mark.thorough
 def test_no_candidate_that_generates_is_refused_and_few_others_are_accepted() -> None:
     rng, accepted, generated = np.random.default_rng(0), 0, 0
     for name, chain in CHAINS.items():
