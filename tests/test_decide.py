@@ -104,6 +104,7 @@ def test_covers_that_are_predicted_to_be_close_are_both_measured(
     assert [p["chain"] is None for p in made.report["products"]] == [False] * 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("faster", [True, False])
 def test_covers_whose_kernels_take_as_long_are_timed_as_whole_modules(
     faster: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -254,6 +255,7 @@ def test_half_of_the_time_is_shared_by_what_chains_weigh(monkeypatch: pytest.Mon
         assert run.short and shares[-1] == pytest.approx(share, abs=1)
 
 
+@pytest.mark.thorough
 def test_a_chain_weighs_what_it_computes_in_all_its_places(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -131,6 +131,7 @@ def test_what_fails_there_fails_here(zoo: Zoo, server: Serving) -> None:
     assert "differ from onnxruntime's by 5.0e-01" in reasons[2] and "no GPU" in reasons[3]
 
 
+@pytest.mark.thorough
 def test_a_batch_that_died_posts_nothing_twice(zoo: Zoo, server: Serving) -> None:
     zoo.holds(a="good", b="wait", c="fine")
     process = zoo.start("--server", server.url)

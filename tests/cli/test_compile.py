@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import onnx
+import pytest
 
 from tests.support.caches import MODELS
 from tests.support.command import mcfuser, mcfuser_anew
@@ -41,6 +42,7 @@ def compiled(model: str, out: Path, *words: str) -> subprocess.CompletedProcess[
     return ran
 
 
+@pytest.mark.thorough
 def test_a_precision_is_told_with_the_error_of_every_output(tmp_path: Path) -> None:
     """`run --check` knows the tolerance from the report; explain and bisect take the option."""
     model, out = str(FIXTURES / "escaping.onnx"), tmp_path / "out"

@@ -41,6 +41,7 @@ def test_a_full_device_is_one_sentence(words: tuple[str, ...], tmp_path: Path) -
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_reader_that_has_gone_is_no_news(words: tuple[str, ...], tmp_path: Path) -> None:
     reader, writer = os.pipe()

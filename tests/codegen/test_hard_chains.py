@@ -43,6 +43,7 @@ def test_kernels_for_gpus_are_right(name: str) -> None:
     assert count > 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", HARD)
 def test_kernels_for_cpus_are_right(name: str) -> None:
     c = HARD[name]

@@ -128,6 +128,7 @@ def test_events_are_read_from_a_version_of_each_job_on(store: Storage) -> None:
     assert store.events({}) == {}
 
 
+@pytest.mark.thorough
 def test_the_last_events_are_kept(store: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     most_kept = MOST_EVENTS // 4
     monkeypatch.setattr("mcfuser_db.job_events.MOST_EVENTS", most_kept)

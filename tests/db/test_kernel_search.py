@@ -53,6 +53,7 @@ def found(store: Storage, limit: int = 50, **asked: Any) -> str:
         after = part.last
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("limit", [1, 3, 50])
 def test_every_order_goes_both_ways_over_all_pages(store: Storage, limit: int) -> None:
     orders = {"created": "1234", "chain": "4231", "device": "1423", "dtype": "3421", "time": "2314"}
@@ -73,6 +74,7 @@ def test_every_word_must_be_somewhere(store: Storage) -> None:
     assert found(store, device="nvidia/h20") == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [1, 2, 3])
 def test_a_search_looks_at_some_kernels_and_goes_on_after_them(
     store: Storage, window: int, monkeypatch: pytest.MonkeyPatch

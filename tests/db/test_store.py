@@ -268,6 +268,7 @@ class TestJobs:
         assert f"{INTERRUPTIONS} times" in found.problem["detail"]
         assert claim(store).id == other.id
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("what", ["worker", "process"])
     def test_a_kill_costs_no_attempt(self, store: Storage, what: str) -> None:
         job = submit(store, "a")

@@ -90,6 +90,7 @@ def test_chains_of_blocks_agree(block: object, narrow: str, tmp_path: Path) -> N
     assert max(map(difference, found, expected)) <= PASSES[narrow]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "narrow"),
     [("attention_decode", "float16"), ("attention_grouped", "bfloat16"),

@@ -45,6 +45,7 @@ def test_data_in_other_files_is_refused_wherever_it_hides(place: str) -> None:
             look(HIDDEN[place])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("what", "kinds"), [("kinds", KINDS), ("unrolled", UNROLLED)])
 def test_each_kind_is_refused_for_what_it_is(what: What, kinds: dict[str, Any]) -> None:
     trials = tried(what, range(len(kinds)), processes=1)

@@ -146,6 +146,7 @@ def test_a_job_s_options_reach_the_compiler(
     assert [request.in_place for request in asked] == [{}, {"past": "present"}]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("when", ["start", "import", "measure", "build"])
 def test_a_job_is_ended_at_any_stage_and_the_next_one_is_done(when: str, tmp_path: Path) -> None:
     settings = ServiceSettings(data=tmp_path)

@@ -181,6 +181,7 @@ def test_a_wait_is_bounded(wait: str, client: httpx.Client) -> None:
     assert client.get(unknown, params={"wait": 9}).status_code == 404
 
 
+@pytest.mark.thorough
 def test_many_wait_with_few_threads_and_one_query(
     server: Served, elsewhere: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -306,6 +306,7 @@ def shown(page: Any, served: Served, kept: list[Tuned]) -> Shown:
 
 
 class TestCache:
+    @pytest.mark.thorough
     def test_kernels_are_searched_as_one_types_and_ordered_by_column(self, shown: Shown) -> None:
         shown.open("#/cache")
         eventually(lambda: len(shown.names()) == 50)

@@ -248,6 +248,7 @@ class TestAPerson:
 
 
 class TestAJob:
+    @pytest.mark.thorough
     def test_is_followed_while_it_runs(self, page: Page, tmp_path: Path) -> None:
         id = page.posted("followed")
         page.open(f"/jobs/{id}")
@@ -338,6 +339,7 @@ class TestAJob:
         figures = len(page.all("svg.plot"))
         assert len([b for b in page.all("button") if b.text == "PNG"]) == figures
 
+    @pytest.mark.thorough
     def test_that_was_signed_has_its_attestation(self, page: Page, tmp_path: Path) -> None:
         """While the page follows it, and when the page is opened later; others have none."""
         id, envelope = page.posted("signed"), '{"payload":"eA=="}\n'
@@ -412,6 +414,7 @@ class TestAJob:
 
 
 class TestTheList:
+    @pytest.mark.thorough
     def test_changes_where_it_is(self, page: Page) -> None:
         """The focus stays on a job's link while its state changes beside it."""
         page.posted("listed")

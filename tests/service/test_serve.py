@@ -229,6 +229,7 @@ def test_the_log_says_that_a_worker_died(server: Server) -> None:
     assert "was killed" in log and log.count("attempt 1 of 3 begins") == 2
 
 
+@pytest.mark.thorough
 def test_workers_that_are_killed_cost_their_job_no_attempt(server: Server) -> None:
     """More often than it has attempts."""
     server.start(seconds=3600)

@@ -282,6 +282,7 @@ BUGS: dict[str, Bug] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_the_oracle_finds(name: str) -> None:
     """Each bug is planted into every random schedule that it applies to, until one disagrees."""

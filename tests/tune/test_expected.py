@@ -28,6 +28,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(expected, kept.__name__, kept.__wrapped__)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("measured", [True, False])
 def test_the_best_candidates_of_a_large_space_are_listed(measured: bool) -> None:

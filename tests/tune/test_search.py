@@ -176,6 +176,7 @@ def test_a_predicted_kernel_is_searched_again_where_the_gpu_is(bench) -> None:
     assert measured.measured is not None
 
 
+@pytest.mark.thorough
 def test_fused_and_unfused_are_timed_in_one_run(bench) -> None:
     cache = MemoryCache()
     fused = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)

@@ -179,6 +179,7 @@ def test_tuning_anew_measures_everything_anew() -> None:
     assert len(cache.tried(key.digest)) == len(first)
 
 
+@pytest.mark.thorough
 def test_a_search_that_was_killed_goes_on_from_what_it_had_measured(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     process = processes().Process(target=search_until_killed, args=(url, 8, 4))

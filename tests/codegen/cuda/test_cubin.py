@@ -33,6 +33,7 @@ def compiled(arch: str) -> Binary:
     return compile_source(small(), arch)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90"])
 def test_every_architecture(arch: str) -> None:
     binary = compiled(arch)

@@ -80,8 +80,8 @@ def test_a_module_without_recurrences_stays_as_it_is() -> None:
     ("device", "kind", "dtype", "hidden", "narrow"),
     [
         (H200, "GRU", "float16", 160, None),
-        (A100, "RNN", "float32", 20, None),
-        (A100, "LSTM", "float32", 20, "bfloat16"),
+        pytest.param(A100, "RNN", "float32", 20, None, marks=pytest.mark.thorough),
+        pytest.param(A100, "LSTM", "float32", 20, "bfloat16", marks=pytest.mark.thorough),
     ],
 )
 def test_the_kernel_is_built_without_a_gpu(

@@ -77,6 +77,7 @@ def test_every_unit_of_every_row_is_computed(
     agrees(walk, tmp_path)
 
 
+@pytest.mark.thorough
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_what_registers_cannot_hold_lies_in_shared_memory(

@@ -41,6 +41,7 @@ def agrees(
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_every_direction(kind: str, direction: str, tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_tiles_are_whole_lines_of_a_picture(
         check(chain, one, scheduled(one, "mn.kst", tiles), knobs)
 
 
+@pytest.mark.thorough
 @paired(
     columns=[3, 8, 20, 40],
     tiles=[{"n": 16}, {"n": 16, "k": 2}, {"n": 48, "k": 4}],

@@ -201,6 +201,7 @@ def test_padding_is_masked_where_it_is_read() -> None:
     assert masked > PADDED * 3 // 4
 
 
+@pytest.mark.thorough
 def test_padding_agrees_in_tritons_own_interpreter(tmp_path: Path) -> None:
     runs, chains = [], []
     for i, (schedule, c) in enumerate(padded_schedules(1)):

@@ -41,6 +41,7 @@ def placed(
     return scheduled(chain, bound * ("b" in axes) + expression, wanted, split, parts)
 
 
+@pytest.mark.thorough
 @paired(case=SPLITS, parts=[2, 3, 5], combine=VARIANTS)
 def test_parts_are_combined(case: tuple[str, str, str], parts: int, combine: str) -> None:
     name, expression, split = case

@@ -336,6 +336,7 @@ def prepared() -> Callable[[str], tuple[DynamicModel, PaddedModel]]:
     return of
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())

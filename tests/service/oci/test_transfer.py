@@ -181,6 +181,7 @@ class TestRegistriesThatDoAsTheyLike:
         file.write_bytes(b"")
         assert self.asked(file, {})["digest"] == digest(MANIFEST) and file.read_bytes() == LINES
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("answers", "why"),
         [

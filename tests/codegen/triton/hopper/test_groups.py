@@ -150,6 +150,7 @@ CAUSAL = Case("causal", "mh.nk", "m=256 n=256 b=1", "m=128 n=32")
 GATED = Case("gated", "mn.k", "m=200 n=64 k=256", "m=128 n=64", deferred=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("chain", ["causal", "window", "gemm", "mlp"])
 def test_products_that_are_issued_in_their_own_iteration_agree(
