@@ -11,7 +11,6 @@ import batch_zoo
 from tests.support import zoo
 
 
-@pytest.mark.thorough
 def test_what_a_batch_compiles_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretended = zoo.Zoo(tmp_path)
     pretended.holds(tiny="good", small="good")
