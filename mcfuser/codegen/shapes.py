@@ -3,6 +3,8 @@ at run time."""
 
 from __future__ import annotations
 
+import math
+
 import tvm
 from tvm import relax, tirx
 
@@ -13,6 +15,11 @@ def fixed(shape: relax.Expr) -> tuple[int, ...] | None:
         return None
     extents = tuple(int(d.value) for d in shape.values if isinstance(d, tirx.IntImm))
     return extents if len(extents) == len(shape.values) and extents else None
+
+
+def counted(extents: tuple[int, ...] | None) -> bool:
+    """Whether an array has fixed extents, elements, and no more of them than an int32 counts."""
+    return extents is not None and min(extents, default=0) >= 1 and math.prod(extents) < 1 << 31
 
 
 @tvm.transform.module_pass(opt_level=0, name="mcfuser.OrderedShapes")  # type: ignore[untyped-decorator]

@@ -17,7 +17,8 @@ import pytest
 
 from mcfuser.codegen.cuda.cluster import THREADS, ClusterWalk
 from mcfuser.codegen.cuda.recurrence_product import TENSOR_CORE
-from mcfuser.codegen.cuda.recurrence_source import CLUSTER, HEADERS, source
+from mcfuser.codegen.cuda.recurrence_source import CLUSTER, source
+from mcfuser.codegen.cuda.scalar import HEADERS
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 _HOST = """

@@ -19,12 +19,21 @@ def one_call(types: Sequence[relax.TensorType], made: Callable[..., relax.Expr])
     return builder.get()
 
 
+def the_call(types: Sequence[relax.TensorType], made: Callable[..., relax.Expr]) -> relax.Call:
+    """The call of such a module."""
+    return called_in(one_call(types, made))
+
+
+def called_in(module: tvm.IRModule) -> relax.Call:
+    """The call of a module of one."""
+    (function,) = module.functions.values()
+    return function.body.blocks[0].bindings[0].value
+
+
 def written(
     module: tvm.IRModule,
     legalization: Callable[[relax.BlockBuilder, relax.Call], relax.Expr | None],
 ) -> bool:
     """Whether a legalization of mcfuser's own takes the call of such a module, and leaves it not to
     TVM."""
-    (function,) = module.functions.values()
-    call = function.body.blocks[0].bindings[0].value
-    return legalization(relax.BlockBuilder(), call) is not None
+    return legalization(relax.BlockBuilder(), called_in(module)) is not None

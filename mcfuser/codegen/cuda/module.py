@@ -23,7 +23,9 @@ from tvm import relax
 from mcfuser.chain import BYTES
 from mcfuser.codegen.cuda.build import MAP
 from mcfuser.codegen.cuda.cubin import Binary
-from mcfuser.codegen.cuda.recurrence import RecurrenceKernel, with_kernels
+from mcfuser.codegen.cuda.kernel import SourceKernel
+from mcfuser.codegen.cuda.operators import with_operators
+from mcfuser.codegen.cuda.recurrence import with_kernels
 from mcfuser.codegen.script import prim_func
 from mcfuser.codegen.triton import Launch, TensorMap, TritonSource, Workspace
 from mcfuser.device import Device
@@ -163,19 +165,20 @@ def _described(m: TensorMap, tensor: str) -> str:
     return f"{base}, {', '.join(map(str, numbers))}, {facts}"
 
 
-Attached = CubinKernel | RecurrenceKernel
+Attached = CubinKernel | SourceKernel
 """A kernel that is part of a module."""
 
 
 def build(module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]) -> bytes:
     """The shared library of a Relax module whose functions launch these kernels, and those of its
-    recurrences.
+    recurrences and of `OPERATORS`.
 
     No GPU is needed. Raises DeviceError where NVIDIA's packages are missing, or where its
     compiler or TVM refuse the module; ValueError for two kernels of one name.
     """
     module, loops = with_kernels(module, device)
-    every: tuple[Attached, ...] = tuple(dict.fromkeys((*kernels, *loops)))
+    module, others = with_operators(module)
+    every: tuple[Attached, ...] = tuple(dict.fromkeys((*kernels, *loops, *others)))
     names = [name for k in every for name, _ in k.functions]
     if len(set(names)) < len(names):
         raise ValueError("two kernels of one name; a module finds its kernels by name")

@@ -8,9 +8,8 @@ H200, 100 steps of an LSTM of 128 units, one row of float16, take 64 us, and cuD
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import tvm
@@ -19,41 +18,24 @@ from tvm import relax
 from mcfuser.chain.recurrence import Recurrence
 from mcfuser.codegen.call import called
 from mcfuser.codegen.cuda.cluster import THREADS, ClusterWalk, clustered, packed
+from mcfuser.codegen.cuda.kernel import (
+    GivenArray,
+    SourceKernel,
+    SourceLaunch,
+    kernel_name,
+    launch_text,
+)
 from mcfuser.codegen.cuda.recurrence_source import parameters, source
 from mcfuser.codegen.recurrences import with_loops
 from mcfuser.codegen.shapes import fixed
 from mcfuser.device import Device
 
-_DIGITS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class RecurrenceKernel:
-    """A recurrence's kernel in CUDA C: its functions by name with the types of what they take, of
-    which it has one, and `shared` bytes a block."""
-
-    functions: tuple[tuple[str, tuple[str, ...]], ...]
-    text: str
-    shared: int
-    kind = "cu"
-    dependent = False
-
-    @property
-    def name(self) -> str:
-        """The function's."""
-        return self.functions[0][0]
-
-    @property
-    def content(self) -> bytes:
-        """What the build reads of it."""
-        return self.text.encode()
-
 
 def with_kernels(
     module: tvm.IRModule, device: Device
-) -> tuple[tvm.IRModule, tuple[RecurrenceKernel, ...]]:
+) -> tuple[tvm.IRModule, tuple[SourceKernel, ...]]:
     """The module with launches of kernels for its recurrences, and these."""
-    kernels: list[RecurrenceKernel] = []
+    kernels: list[SourceKernel] = []
 
     def loop(builder: relax.BlockBuilder, call: relax.Call, found: Recurrence) -> relax.Expr:
         walk = walked(call, found, device)
@@ -62,7 +44,7 @@ def with_kernels(
         given, square, *others = call.args[1].fields
         pieces = packed(square.value.numpy(), walk)
         matrices = relax.const(pieces.reshape(len(pieces), -1).view(np.int32))
-        text = launcher_text(walk, kernel)
+        text = launched(walk, kernel)
         arguments = [given, matrices, *others]
         return called(builder, text, "recurrence", arguments, [*call.ty.fields])
 
@@ -79,33 +61,20 @@ def walked(call: relax.Call, found: Recurrence, device: Device) -> ClusterWalk:
     return clustered(found, steps, batch, hidden, str(shown.dtype), multiplied, device)
 
 
-def recurrence_kernel(walk: ClusterWalk) -> RecurrenceKernel:
-    """The kernel of a walk, whose name tells its text."""
-    digest = hashlib.sha256(source(walk, "recurrence").encode()).hexdigest()[:_DIGITS]
-    name = f"recurrence_{digest}"
+def recurrence_kernel(walk: ClusterWalk) -> SourceKernel:
+    """The kernel of a walk."""
+    name = kernel_name("recurrence", partial(source, walk))
     types = ("handle",) * len(parameters(walk))
-    return RecurrenceKernel(((name, types),), source(walk, name), walk.shared)
+    return SourceKernel(((name, types),), source(walk, name), walk.shared)
 
 
-def launcher_text(walk: ClusterWalk, kernel: RecurrenceKernel) -> str:
+def launched(walk: ClusterWalk, kernel: SourceKernel) -> str:
     """The text of a PrimFunc that launches a walk's kernel."""
-    shapes = _shapes(walk)
     types = {"square": "int32", "lengths": "int32"}
-    taken = (f"{n}: T.Buffer({s}, {types.get(n, walk.dtype)!r})" for n, s in shapes.items())
-    regions = {n: f"{n}[{', '.join(f'0:{e}' for e in s)}]" for n, s in shapes.items()}
-    written = len(walk.recurrence.states) + 1
-    reads, writes = [*regions.values()][:-written], [*regions.values()][-written:]
+    arrays = [GivenArray(n, s, types.get(n, walk.dtype)) for n, s in _shapes(walk).items()]
     grid = walk.blocks, walk.clusters, walk.recurrence.directions
-    words = [*(f"{n}.data" for n in shapes), *map(str, (THREADS, *grid, kernel.shared))]
-    return "\n".join((
-        "@T.prim_func(s_tir=True, private=True)",
-        f"def {kernel.name}({', '.join(taken)}):",
-        '    with T.sblock("root"):',
-        f"        T.reads({', '.join(reads)})",
-        f"        T.writes({', '.join(writes)})",
-        f'        T.call_packed("{kernel.name}", {", ".join(words)})',
-        "",
-    ))  # fmt: skip
+    written = len(walk.recurrence.states) + 1
+    return launch_text(kernel, arrays, written, [SourceLaunch(kernel.name, THREADS, grid)])
 
 
 def _shapes(walk: ClusterWalk) -> Mapping[str, tuple[int, ...]]:

@@ -14,16 +14,12 @@ from dataclasses import dataclass
 from mcfuser.chain.recurrence import Recurrence, RecurrentStage
 from mcfuser.codegen.cuda.cluster import THREADS, ClusterWalk, Division
 from mcfuser.codegen.cuda.recurrence_product import TENSOR_CORE, indented, product, unrolled
-from mcfuser.codegen.cuda.scalar import FUNCTIONS, expression
+from mcfuser.codegen.cuda.scalar import FUNCTIONS, HEADERS, NARROW, NUMBER, WIDE, expression
 from mcfuser.expr import Read, reads
 
-_NUMBER = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
-_WIDE = {"float32": "{}", "float16": "__half2float({})", "bfloat16": "__bfloat162float({})"}
-_NARROW = {"float32": "{}", "float16": "__float2half_rn({})", "bfloat16": "__float2bfloat16_rn({})"}
 _BITS = {"float32": "__float_as_uint", "float16": "__half_as_ushort",
          "bfloat16": "__bfloat16_as_ushort"}  # fmt: skip
 _PTX = {"float16": "f16", "bfloat16": "bf16"}
-HEADERS = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 CLUSTER = """
 // An address of this block's shared memory, as that of the same place in another block's.
 __device__ __forceinline__ unsigned in_block(unsigned address, unsigned block) {
@@ -122,18 +118,18 @@ class _Writer:
 
     def wide(self, number: str) -> str:
         """An element of a tensor, where a thread has the unit; 0 elsewhere."""
-        return f"there ? {_WIDE[self.walk.dtype].format(number)} : 0.0f"
+        return f"there ? {WIDE[self.walk.dtype].format(number)} : 0.0f"
 
     def narrow(self, number: str) -> str:
         """A value as a tensor holds it."""
-        return _NARROW[self.walk.dtype].format(number)
+        return NARROW[self.walk.dtype].format(number)
 
     def multiplied(self, number: str) -> str:
         """A value as a vector that is multiplied holds it."""
-        return _NARROW[self.walk.multiplied].format(number)
+        return NARROW[self.walk.multiplied].format(number)
 
     def text(self, name: str) -> str:
-        w, number = self.walk, _NUMBER[self.walk.dtype]
+        w, number = self.walk, NUMBER[self.walk.dtype]
         kinds = {"square": "const uint4*", "lengths": "const int*", "out": f"{number}*"}
         kinds |= {f"last_{s}": f"{number}*" for s in self.states}
         taken = [f"{kinds.get(p, f'const {number}*')} __restrict__ {p}" for p in parameters(w)]
@@ -173,7 +169,7 @@ class _Writer:
 
     def _shared(self) -> Iterator[str]:
         """What lies in shared memory; where blocks send, also its addresses."""
-        number, at = _NUMBER[self.walk.multiplied], 0
+        number, at = NUMBER[self.walk.multiplied], 0
         kinds = {"further": "uint4", "sums": "float"}
         yield "extern __shared__ __align__(128) unsigned char shared[];"
         for name, size in self.walk.places:
@@ -207,7 +203,7 @@ class _Writer:
             rows, value = w.rows * (1 + w.is_state(name)), "0.0f"
             if w.is_state(name):
                 before = f"first_{name}[(d * {w.batch} + first + r) * {w.hidden} + j]"
-                before = _WIDE[w.dtype].format(before)
+                before = WIDE[w.dtype].format(before)
                 value = f"r < {w.rows} && j < {w.hidden} ? {before} : 0.0f"
             yield f"for (int i = thread; i < {rows * w.width}; i += {THREADS}) {{"
             yield f"  const int r = i / {w.width}, j = i % {w.width};"

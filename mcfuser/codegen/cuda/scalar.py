@@ -17,6 +17,21 @@ _FAST: Mapping[str, str] = {"exp": "__expf", "tanh": "fast_tanh"}
 """Functions of which some units in the last place of a float32 are wrong, and more of tanh near
 zero: nothing that numbers of 16 bits would show."""
 
+NUMBER: Mapping[str, str] = {
+    "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "float64": "double",
+    "int8": "signed char", "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short",
+    "int32": "int", "uint32": "unsigned", "int64": "long long", "uint64": "unsigned long long",
+    "bool": "bool",
+}  # fmt: skip
+"""The types of elements."""
+WIDE: Mapping[str, str] = {"float32": "{}", "float16": "__half2float({})",
+                           "bfloat16": "__bfloat162float({})"}  # fmt: skip
+"""An element as a float32."""
+NARROW: Mapping[str, str] = {"float32": "{}", "float16": "__float2half_rn({})",
+                             "bfloat16": "__float2bfloat16_rn({})"}  # fmt: skip
+"""A float32 as an element."""
+HEADERS = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+"""What declares the narrow types."""
 FUNCTIONS = """
 __device__ __forceinline__ float max_or_nan(float x, float y) {
   return x != x ? x : y != y ? y : fmaxf(x, y);

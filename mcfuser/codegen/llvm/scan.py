@@ -13,14 +13,13 @@ from tvm import relax
 from mcfuser.codegen.call import called
 from mcfuser.codegen.llvm.written import (
     NUMBERS,
-    counted,
     function_text,
     indented,
     outer_loop,
     parameters,
     piece,
 )
-from mcfuser.codegen.shapes import fixed
+from mcfuser.codegen.shapes import counted, fixed
 
 
 def cumulate(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:

@@ -17,14 +17,13 @@ from tvm import relax
 from mcfuser.codegen.call import called
 from mcfuser.codegen.llvm.written import (
     NUMBERS,
-    counted,
     function_text,
     indented,
     outer_loop,
     parameters,
     piece,
 )
-from mcfuser.codegen.shapes import fixed
+from mcfuser.codegen.shapes import counted, fixed
 
 REDUCTIONS: Mapping[str, str] = MappingProxyType({
     "update": "{1}", "add": "{0} + {1}", "mul": "{0} * {1}", "min": "T.min({0}, {1})",

@@ -14,13 +14,12 @@ from tvm import relax
 from mcfuser.codegen.call import called
 from mcfuser.codegen.llvm.written import (
     NUMBERS,
-    counted,
     function_text,
     indented,
     outer_loop,
     parameters,
 )
-from mcfuser.codegen.shapes import fixed
+from mcfuser.codegen.shapes import counted, fixed
 
 MOST = 64
 """Elements above which a row is sorted whole: one that becomes the best moves all others."""

@@ -31,11 +31,6 @@ def outer_loop(elements: int, parts: int = 2) -> str:
     return "range" if elements < SMALL or parts == 1 else "T.parallel"
 
 
-def counted(extents: tuple[int, ...] | None) -> bool:
-    """Whether an array has fixed extents, elements, and no more of them than an int32 counts."""
-    return extents is not None and min(extents, default=0) >= 1 and math.prod(extents) < 1 << 31
-
-
 def function_text(head: str, flat: Iterable[str], body: Iterable[str]) -> str:
     """The text of a PrimFunc: its name and parameters, its views of them, its statements."""
     lines = (
