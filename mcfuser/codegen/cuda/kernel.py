@@ -48,11 +48,12 @@ class GivenArray:
 
 @dataclass(frozen=True, slots=True)
 class SourceLaunch:
-    """A launch of a function, which takes all arrays: threads of a block, and blocks."""
+    """A launch of a function, which takes all arrays: threads of a block, and blocks along each of
+    the grid's dimensions, of which TVM takes what is missing from the stack."""
 
     function: str
     threads: int
-    blocks: tuple[int, ...]
+    blocks: tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,9 @@ class SourceOperator:
         types = ("handle",) * len(self.arrays)
         functions = tuple((f"{name}_{step.name}", types) for step in self.steps)
         made = SourceKernel(functions, self.text(name), 0)
-        launches = [SourceLaunch(f"{name}_{s.name}", s.threads, (s.blocks,)) for s in self.steps]
+        launches = [
+            SourceLaunch(f"{name}_{s.name}", s.threads, (s.blocks, 1, 1)) for s in self.steps
+        ]
         return made, launch_text(made, self.arrays, self.written, launches)
 
 

@@ -39,8 +39,8 @@ def test_names_tell_texts() -> None:
 def test_steps_are_launched_in_their_order() -> None:
     kernel, text = OPERATOR.kernel()
     (first, second) = [line.strip() for line in text.splitlines() if "call_packed" in line]
-    assert first == f'T.call_packed("{kernel.functions[0][0]}", x.data, out.data, 12, 1)'
-    assert second.endswith('_second", x.data, out.data, 1, 2)')
+    assert first == f'T.call_packed("{kernel.functions[0][0]}", x.data, out.data, 12, 1, 1, 1)'
+    assert second.endswith('_second", x.data, out.data, 1, 2, 1, 1)')
     function = prim_func(text)
     assert len(function.params) == 2
     assert "T.reads(x[0:4, 0:3])" in text and "T.writes(out[0:12])" in text
@@ -48,5 +48,5 @@ def test_steps_are_launched_in_their_order() -> None:
 
 def test_shared_memory_is_said_where_there_is_some() -> None:
     kernel = SourceKernel((("k", ("handle", "handle")),), "", 64)
-    text = launch_text(kernel, ARRAYS, 1, [SourceLaunch("k", 32, (2, 3))])
-    assert 'T.call_packed("k", x.data, out.data, 32, 2, 3, 64)' in text
+    text = launch_text(kernel, ARRAYS, 1, [SourceLaunch("k", 32, (2, 3, 1))])
+    assert 'T.call_packed("k", x.data, out.data, 32, 2, 3, 1, 64)' in text
