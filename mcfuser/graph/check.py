@@ -25,7 +25,8 @@ from mcfuser.graph.load import NOTHING, bound, input_ports
 from mcfuser.graph.npz import read_arrays
 from mcfuser.graph.refusal import ort_reason
 from mcfuser.graph.running import Ran, RunMode, library_at, named, running, threads, timed
-from mcfuser.graph.session import session
+from mcfuser.graph.session import loses_updates, session
+from mcfuser.graph.ties import tied_error
 from mcfuser.graph.weights import OnnxModel
 from mcfuser.graph.wire import ModelBytes
 from mcfuser.measure.tolerance import QUANTIZED, tolerance
@@ -40,8 +41,9 @@ _LEVELS = (
 
 _EXACT_SUMS = "session.x64quantprecision"
 """An option of onnxruntime's sessions: "1" for sums of bytes that do not saturate."""
-_SUMS = ("1", "0")
-"""Its values, in the order in which they are tried: exact sums where a model loads with them."""
+_SUMS = {False: ("1", "0"), True: ("0",)}
+"""Its values, in the order in which they are tried, by whether onnxruntime runs as it does by
+itself: exact sums otherwise, where a model loads with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,8 @@ def settled_errors(
     """The errors of the outputs that were `found` in order, by name. Where one of them is more than
     `passes`, each such output is compared with the model as it is written, which onnxruntime's
     optimizations change where weights are quantized, and with the one that is precise (`careful`),
-    too; the smallest error is its."""
+    too; the smallest error is its. That of positions of the best elements is the error of what they
+    stand for, if theirs is more than `passes` (`tied_error`)."""
     settled = dict(errors)
     for written in _written(model):
         if all(e <= passes for e in settled.values()):
@@ -146,6 +149,11 @@ def settled_errors(
             continue
         again = output_errors(list(settled), found, expected)
         settled = {n: e if e <= passes else min(e, again[n]) for n, e in settled.items()}
+    for name, positions in zip(errors, found, strict=True):
+        if settled[name] > passes:
+            with suppress(InputError):
+                tied = tied_error(model, feeds, name, positions)
+                settled[name] = settled[name] if tied is None else tied
     return settled
 
 
@@ -180,11 +188,12 @@ def _as_usual(
     model: OnnxModel, exact: ReferenceRun, feeds: Feeds, in_place: Mapping[str, str]
 ) -> ReferenceRun:
     """What runs a model in onnxruntime as it does by itself. Exact sums of bytes, which a module is
-    compared with, take it twice as long, also on CPUs whose sums are exact anyway."""
-    if not _quantizes(model.proto):
+    compared with, take it twice as long, also on CPUs whose sums are exact anyway; and so may
+    updates of which none is lost."""
+    if not (_quantizes(model.proto) or loses_updates(model.proto)):
         return exact
     with suppress(InputError):
-        return answering(model, feeds, in_place, ("0",))[0]
+        return answering(model, feeds, in_place, usual=True)[0]
     return exact
 
 
@@ -198,24 +207,24 @@ def given_or_drawn(model: OnnxModel, given: Path | None, seed: int) -> Feeds:
 def reference_session(
     model: OnnxModel,
     levels: Sequence[onnxruntime.GraphOptimizationLevel] = _LEVELS,
-    exact: Sequence[str] = _SUMS,
+    usual: bool = False,
 ) -> onnxruntime.InferenceSession:
     """The model in onnxruntime on all cores, with as many of its optimizations as it survives, of
     these `levels`: some of them fail on models that onnxruntime runs without.
 
-    Sums of products of unsigned and signed bytes are exact where it can, if `exact` has "1" first;
+    Sums of products of unsigned and signed bytes are exact where it can, unless it runs as `usual`;
     they saturate otherwise on x86 CPUs without VNNI. Raises InputError where onnxruntime refuses
     the model.
     """
     first: Exception | None = None
-    for level, shaped, sums in product(levels, (True, False), exact):
+    for level, shaped, sums in product(levels, (True, False), _SUMS[usual]):
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = level
         options.intra_op_num_threads = threads()
         options.log_severity_level = 4
         options.add_session_config_entry(_EXACT_SUMS, sums)
         try:
-            return session(model if shaped else _open(model), options)
+            return session(model if shaped else _open(model), options, usual=usual)
         except Exception as error:  # onnxruntime's errors have no common base class
             first = first or error
     assert first is not None
@@ -271,15 +280,15 @@ def answering(
     model: OnnxModel,
     feeds: Feeds,
     in_place: Mapping[str, str] = NOTHING,
-    exact: Sequence[str] = _SUMS,
+    usual: bool = False,
 ) -> tuple[ReferenceRun, list[NDArray[np.generic]]]:
     """What runs the model in onnxruntime (`reference_run`), and its outputs: with fewer of its
-    optimizations where they make a model that it loads but does not run. `exact` is that of
+    optimizations where they make a model that it loads but does not run. `usual` is that of
     `reference_session`. Raises InputError where none runs."""
     first: InputError | None = None
     for number in range(len(_LEVELS)):
         try:
-            loaded = reference_session(model, _LEVELS[number:], exact)
+            loaded = reference_session(model, _LEVELS[number:], usual)
             run = reference_run(loaded, feeds, in_place)
             return run, answered(run)
         except InputError as error:

@@ -224,9 +224,10 @@ def test_onnxruntime_is_timed_as_it_runs_by_itself(
     )
     sums, real = [], graph_check.session
 
-    def told(model: OnnxModel, options: onnxruntime.SessionOptions) -> object:
+    def told(model: OnnxModel, options: onnxruntime.SessionOptions, usual: bool) -> object:
         sums.append(options.get_session_config_entry("session.x64quantprecision"))
-        return real(model, options)
+        assert usual == (sums == ["1", "0"])
+        return real(model, options, usual=usual)
 
     monkeypatch.setattr(graph_check, "session", told)
     found = check(tmp_path, model, {}, seed=1)

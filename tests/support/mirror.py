@@ -58,7 +58,7 @@ THROUGH: dict[str, str] = {
     "test_compile.py": "build compiled_report",
     "test_decide.py": "whole",
     "graph/test_archive.py": "graph/delivery",
-    "graph/test_external.py": "graph/session graph/tensors graph/weights",
+    "graph/test_external.py": "graph/tensors graph/weights",
     "graph/test_fold.py": "graph/constants graph/evaluate",
     "graph/rewrite/test_apply.py": "graph/rewrite/body graph/rewrite/known graph/rewrite/table",
     "graph/rewrite/test_attention.py": "graph/rewrite/scores",
