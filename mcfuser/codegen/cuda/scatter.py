@@ -1,9 +1,9 @@
 """Elements and slices that are written, or combined, to places of an array on a GPU: a thread for
 every element, which are combined atomically.
 
-TVM's own kernels let threads of ScatterND add to one element at the same time, and some of what
-they add is lost (200,000 slices added to 20,000: an error of 7e-3), and give a reduction of
-ScatterElements one thread for a line (63,500 us for 200,000 lines; H200, 2026-11-29).
+TVM's own kernels give one thread all updates of a place in a slice, or of a line: 60,200 us for
+200,000 slices of 64 numbers that are added to 20,000 (H200, 2026-11-29). What is added atomically
+is added in any order: the last bits of floats differ from run to run.
 """
 
 from __future__ import annotations
