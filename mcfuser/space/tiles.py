@@ -30,8 +30,10 @@ def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
     """The tiles of fewer than 16 positions that suit an axis: powers of two where no matrix product
     has it (few rows of a norm fill a device); one position along a window, and where another axis
     fills its side of every product (the heads that share keys, next to the rows of each), or others
-    do together and that side is no tile (the rows of windows of a picture)."""
-    sizes: tuple[int, ...] = (1, 2, 4, 8)
+    do together and that side is no tile (the rows of windows of a picture). A few elements that are
+    only added up are one tile: of the sums of eight axes of 4 there were 3,315 plans of 131,072
+    candidates."""
+    sizes: tuple[int, ...] = () if _few(chain, a) else (1, 2, 4, 8)
     for o in chain.operators:
         roles = o.product
         if over_window(chain, o):
@@ -42,6 +44,14 @@ def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
                 others = [chain.size(x) for x in side if x != a]
                 sizes = sizes[:1] if _filled(others, chain.size(a)) else ()
     return sizes
+
+
+def _few(chain: Chain, a: str) -> bool:
+    """Whether an axis has 16 positions at most, no operator's result has it, and no window lies
+    along it."""
+    if chain.size(a) > GRANULE or any(a in o.axes for o in chain.operators):
+        return False
+    return not any(over_window(chain, o) for o in chain.operators if a in o.over)
 
 
 def _filled(others: Sequence[int], extent: int) -> bool:
