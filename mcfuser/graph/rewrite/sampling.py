@@ -186,3 +186,12 @@ def overlapping_sum(body: NodeBody) -> list[str | None]:
         output_padding=[f % s for f, s in zip(free, strides, strict=True)],
     )  # fmt: skip
     return [body.reshape(y, batch, channels, *extents)]
+
+
+def suppressed(body: NodeBody) -> list[str | None]:
+    """NonMaxSuppression: TVM returns as many boxes as there may be, of which the last ones hold
+    anything."""
+    raise body.refusal(
+        "how many boxes are left is known at run time only; export the model without it, and "
+        "suppress boxes in what the model returns"
+    )

@@ -70,6 +70,7 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     ("", "MatMulInteger"): quantized.integer_product,
     ("", "MeanVarianceNormalization"): activation.widened(*NARROW),
     ("", "Mod"): activation.widened(_BRAIN),
+    ("", "NonMaxSuppression"): sampling.suppressed,
     ("", "OneHot"): movement.one_hot,
     ("", "Pow"): activation.power,
     ("", "QLinearConv"): quantized.convolution,

@@ -181,3 +181,13 @@ def test_blocks_that_are_not_those_of_the_image_are_refused() -> None:
         model = one_node("Col2Im", ["x", *constants], 1, given, constants, opset=18)
         with pytest.raises(ModelError, match=rf"'Col2Im'.*'the_node'.*{words}"):
             rewrite(model)
+
+
+def test_suppression_of_boxes_is_refused() -> None:
+    """TVM's would return rows that hold anything."""
+    given = {"boxes": drawn(1, 6, 4), "scores": drawn(1, 2, 6)}
+    constants = {"most": np.array([2**63 - 1]), "overlap": np.array([0.5], np.float32)}
+    names = [*given, *constants]
+    model = one_node("NonMaxSuppression", names, 1, given, constants, opset=18)
+    with pytest.raises(ModelError, match=r"'NonMaxSuppression'.*'the_node'.*at run time only"):
+        rewrite(model)
