@@ -24,7 +24,7 @@ from mcfuser.chain import BYTES
 from mcfuser.codegen.cuda.build import MAP
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.kernel import SourceKernel
-from mcfuser.codegen.cuda.operators import with_operators
+from mcfuser.codegen.cuda.operators import only_on_host, with_operators
 from mcfuser.codegen.cuda.recurrence import with_kernels
 from mcfuser.codegen.script import prim_func
 from mcfuser.codegen.triton import Launch, TensorMap, TritonSource, Workspace
@@ -173,9 +173,16 @@ def build(module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]) 
     """The shared library of a Relax module whose functions launch these kernels, and those of its
     recurrences and of `OPERATORS`.
 
-    No GPU is needed. Raises DeviceError where NVIDIA's packages are missing, or where its
-    compiler or TVM refuse the module; ValueError for two kernels of one name.
+    No GPU is needed. Raises DeviceError where no GPU computes the module, where NVIDIA's packages
+    are missing, or where its compiler or TVM refuse the module; ValueError for two kernels of one
+    name.
     """
+    if (operator := only_on_host(module)) is not None:
+        raise DeviceError(
+            f"device '{device.name}' cannot run the model: its {operator} finds as many elements "
+            "as there are, which TVM computes in a host's memory only; compile it for a CPU, or "
+            "export the model without it"
+        )
     module, loops = with_kernels(module, device)
     module, others = with_operators(module)
     every: tuple[Attached, ...] = tuple(dict.fromkeys((*kernels, *loops, *others)))

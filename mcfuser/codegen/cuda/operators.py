@@ -23,6 +23,27 @@ OPERATORS: Mapping[str, Callable[[relax.Call], SourceOperator | None]] = Mapping
 """What computes a call of Relax's operators; None where TVM does."""
 
 
+ON_HOST: Mapping[str, str] = MappingProxyType({
+    "relax.nonzero": "NonZero or Compress", "relax.unique": "Unique",
+})  # fmt: skip
+"""Relax's operators that TVM's runtime computes in the host's memory alone, as what it finds has as
+many elements as there are; and ONNX's that become them."""
+
+
+def only_on_host(module: tvm.IRModule) -> str | None:
+    """An operator of the model that no GPU computes; None where there is none."""
+    found: list[str] = []
+
+    def look(e: relax.Expr) -> None:
+        if isinstance(e, relax.Call) and isinstance(e.op, tvm.ir.Op) and e.op.name in ON_HOST:
+            found.append(ON_HOST[e.op.name])
+
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, look)
+    return found[0] if found else None
+
+
 def with_operators(module: tvm.IRModule) -> tuple[tvm.IRModule, tuple[SourceKernel, ...]]:
     """The module with launches of kernels for the calls of these operators, and the kernels."""
     mutator = _Calls(module)

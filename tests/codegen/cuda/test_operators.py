@@ -6,9 +6,11 @@ import pytest
 from tvm import IRModule, relax
 
 from mcfuser.codegen.cuda.module import build
-from mcfuser.codegen.cuda.operators import OPERATORS, with_operators
+from mcfuser.codegen.cuda.operators import OPERATORS, only_on_host, with_operators
 from mcfuser.devices.catalogue import device_named
+from mcfuser.errors import DeviceError
 from tests.support.cuda_modules import MISSING
+from tests.support.one_call import one_call
 
 H200 = device_named("nvidia/h200")
 gpu = pytest.mark.skipif(bool(MISSING), reason=f"the gpu extra is not installed: {MISSING}")
@@ -60,6 +62,15 @@ def test_other_calls_stay_as_they_are() -> None:
     assert len(kernels) == 4
     again, none = with_operators(after)
     assert none == () and names(again) == names(after)
+
+
+@pytest.mark.parametrize(("operator", "word"), [("nonzero", "NonZero"), ("unique", "Unique")])
+def test_what_only_a_host_computes_is_refused(operator: str, word: str) -> None:
+    call = getattr(relax.op, operator)
+    module = one_call([relax.TensorType((4, 8), "float32")], lambda x: call(x))
+    with pytest.raises(DeviceError, match=rf"'nvidia/h200' cannot run the model: its {word}"):
+        build(module, H200, ())
+    assert only_on_host(with_operators(module)[0]) is not None
 
 
 @gpu
