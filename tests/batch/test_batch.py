@@ -185,6 +185,7 @@ def test_what_takes_too_long_has_failed(zoo: Zoo) -> None:
     assert gone(*zoo.processes())
 
 
+@pytest.mark.thorough
 def test_a_spent_budget_keeps_what_is_done(zoo: Zoo) -> None:
     zoo.holds(a="wait", b="good")
     status, told, _ = zoo.batch("--timeout", "3s")

@@ -145,6 +145,7 @@ def test_a_batch_that_died_posts_nothing_twice(zoo: Zoo, server: Serving) -> Non
     assert server.jobs() == ["done"] * 3
 
 
+@pytest.mark.thorough
 def test_a_job_that_is_lost_is_posted_again(zoo: Zoo, server: Serving) -> None:
     zoo.holds(a="wait")
     status, _, _ = zoo.batch("--server", server.url, "--timeout", "2s")

@@ -29,6 +29,7 @@ def ran(words: tuple[str, ...], data: Path, stdout: int, **more: str) -> tuple[i
     return child.returncode, child.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_full_device_is_one_sentence(words: tuple[str, ...], tmp_path: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)

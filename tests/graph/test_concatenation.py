@@ -37,6 +37,7 @@ def extents(parted: Partition) -> dict[str, Any]:
     return {a.name: a.extent for a in match.chain.axes}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "axes"),
     [

@@ -17,6 +17,7 @@ from tests.support.records import line, searched, write
 MEMORY = 8 << 30
 
 
+@pytest.mark.thorough
 def test_kernels_are_built_and_checked_here_and_others_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

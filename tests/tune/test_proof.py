@@ -34,6 +34,7 @@ def drawn(c: Chain, count: int) -> list[tuple[Plan, dict[str, int]]]:
     return some
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_candidates_of_every_example_are_proven(path: Path) -> None:
     c = from_json(json.loads(path.read_text()))

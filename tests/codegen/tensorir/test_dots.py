@@ -120,6 +120,7 @@ def drawn(rng: random.Random, length: int) -> tuple[Chain, Schedule]:
     return chain, schedules(chain, expression, tiles)
 
 
+@pytest.mark.thorough
 @lengths
 @pytest.mark.parametrize("seed", range(3))
 def test_random_products_are_exact(seed: int, length: int, request: pytest.FixtureRequest) -> None:

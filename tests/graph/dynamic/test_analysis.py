@@ -283,6 +283,7 @@ def rows_model(case: str) -> onnx.ModelProto:
     return net.model(CASES[case](net, x))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_a_bucket_computes_the_operator_at_every_extent(case: str) -> None:
     low = 2 if "from the second" in case or "but the last" in case else 1
