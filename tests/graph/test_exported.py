@@ -69,7 +69,6 @@ block (float[3, 17, 20] q, float[3, 17, 20] k, float[3, 17, 33] v) => (float[a, 
 """
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "opset"),
     [(HIDDEN_ROW, 17), (DECODE, 13), (GROUPED, 23), (LARGE, 17)],
