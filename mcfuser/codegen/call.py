@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import tvm
 from tvm import ir, relax
 
 from mcfuser.codegen.script import prim_func
+
+MadeCall = Callable[[relax.BlockBuilder, relax.Call], relax.Expr | None]
+"""What stands for a call; None where it stays."""
 
 
 def called(
@@ -23,3 +27,24 @@ def called(
         {"tirx.is_scheduled": True, "op_pattern": 8, "tirx.noalias": True}
     )
     return relax.call_tir(builder.add_func(function, name), list(arguments), ty)
+
+
+def with_calls(module: tvm.IRModule, made: MadeCall) -> tvm.IRModule:
+    """The module with what is `made` of each call in its Relax functions."""
+    mutator = _Calls(module, made)
+    for name, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            mutator.builder_.update_func(name, mutator.visit_expr(function))
+    return mutator.builder_.finalize()
+
+
+@relax.expr_functor.mutator
+class _Calls(relax.PyExprMutator):  # type: ignore[misc]
+    def __init__(self, module: tvm.IRModule, made: MadeCall) -> None:
+        super().__init__(module)
+        self.made = made
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        found = self.made(self.builder_, call)
+        return call if found is None else found

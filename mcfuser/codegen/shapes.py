@@ -17,9 +17,13 @@ def fixed(shape: relax.Expr) -> tuple[int, ...] | None:
     return extents if len(extents) == len(shape.values) and extents else None
 
 
-def counted(extents: tuple[int, ...] | None) -> bool:
-    """Whether an array has fixed extents, elements, and no more of them than an int32 counts."""
-    return extents is not None and min(extents, default=0) >= 1 and math.prod(extents) < 1 << 31
+def counted(shape: relax.Expr) -> tuple[int, ...] | None:
+    """The extents of a tensor with this shape, if they are numbers, and it has elements and no more
+    of them than an int32 counts; None otherwise."""
+    extents = fixed(shape)
+    if extents is None or min(extents) < 1 or math.prod(extents) >= 1 << 31:
+        return None
+    return extents
 
 
 @tvm.transform.module_pass(opt_level=0, name="mcfuser.OrderedShapes")  # type: ignore[untyped-decorator]

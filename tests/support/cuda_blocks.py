@@ -4,45 +4,25 @@ each thread of a block."""
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from mcfuser.codegen.cuda.kernel import SourceOperator
 from mcfuser.codegen.cuda.scalar import HEADERS, NUMBER
+from tests.support.cuda_language import LANGUAGE
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
-_HOST = """
+_HOST = (
+    """
 #include <pthread.h>
-#include <stdint.h>
-#include <string.h>
+#define __shared__ static
 template <typename T> T max(T x, T y) { return x < y ? y : x; }
 template <typename T> T min(T x, T y) { return y < x ? y : x; }
-#define __device__
-#define __global__
-#define __forceinline__ inline
-#define __launch_bounds__(...)
-#define __shared__ static
-struct __half { uint16_t bits; };
-struct __nv_bfloat16 { uint16_t bits; };
-template <typename To, typename From> To same_bits(From x) {
-  To to; memcpy(&to, &x, sizeof(to)); return to;
-}
-unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
-#ifdef HALF
-#include <immintrin.h>
-float __half2float(__half x) { return _cvtsh_ss(x.bits); }
-__half __float2half_rn(float x) { return {(uint16_t)_cvtss_sh(x, 0)}; }
-#endif
-float __bfloat162float(__nv_bfloat16 x) { return same_bits<float>((unsigned)x.bits << 16); }
-__nv_bfloat16 __float2bfloat16_rn(float x) {
-  const unsigned bits = __float_as_uint(x);
-  return {(uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
-}
+"""
+    + LANGUAGE
+    + """
 struct Three { int x; };
 thread_local Three threadIdx, blockIdx;
 struct Warp { pthread_barrier_t barrier; uint64_t sent[32]; };
@@ -77,6 +57,7 @@ template <typename T> T atomicCAS(T* place, T before, T after) {
   return before;
 }
 """
+)
 _RUN = """
 struct Given_{step} {{ void** given; int block, thread; }};
 void* thread_{step}(void* raw) {{

@@ -19,41 +19,26 @@ from mcfuser.codegen.cuda.cluster import THREADS, ClusterWalk
 from mcfuser.codegen.cuda.recurrence_product import TENSOR_CORE
 from mcfuser.codegen.cuda.recurrence_source import CLUSTER, source
 from mcfuser.codegen.cuda.scalar import HEADERS
+from tests.support.cuda_language import LANGUAGE
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
-_HOST = """
-#include <immintrin.h>
+_HOST = (
+    """
+#define HALF
 #include <pthread.h>
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <thread>
 #include <vector>
 using std::max; using std::min;
-#define __device__
-#define __global__
-#define __forceinline__ inline
 #define __cluster_dims__(...)
-#define __launch_bounds__(...)
 struct uint4 { unsigned x, y, z, w; };
 struct float4 { float x, y, z, w; };
-struct __half { uint16_t bits; };
-struct __nv_bfloat16 { uint16_t bits; };
-template <typename To, typename From> To same_bits(From x) {
-  To to; memcpy(&to, &x, sizeof(to)); return to;
-}
-float __uint_as_float(unsigned x) { return same_bits<float>(x); }
+"""
+    + LANGUAGE
+    + """
 float __int_as_float(int x) { return same_bits<float>(x); }
-unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
-float __half2float(__half x) { return _cvtsh_ss(x.bits); }
-__half __float2half_rn(float x) { return {(uint16_t)_cvtss_sh(x, 0)}; }
 unsigned short __half_as_ushort(__half x) { return x.bits; }
-float __bfloat162float(__nv_bfloat16 x) { return __uint_as_float((unsigned)x.bits << 16); }
-__nv_bfloat16 __float2bfloat16_rn(float x) {
-  const unsigned bits = __float_as_uint(x);
-  return {(uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
-}
 unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
 float __fdividef(float x, float y) { return x / y; }
 float __expf(float x) { return expf(x); }
@@ -94,6 +79,7 @@ unsigned __shfl_xor_sync(unsigned, unsigned value, int mask) {
   return found;
 }
 """
+)
 _CLUSTER_ON_HOST = """
 unsigned in_block(unsigned address, unsigned block) { return address | (block + 1) << 24; }
 Counted& counted_at(unsigned block, unsigned address) {

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import tvm
 from tvm import relax
 
-from mcfuser.codegen.call import called
+from mcfuser.codegen.call import called, with_calls
 from mcfuser.codegen.cuda.kernel import SourceKernel, SourceOperator
 from mcfuser.codegen.cuda.scan import cumulated
 from mcfuser.codegen.cuda.scatter import scattered
@@ -46,27 +46,17 @@ def only_on_host(module: tvm.IRModule) -> str | None:
 
 def with_operators(module: tvm.IRModule) -> tuple[tvm.IRModule, tuple[SourceKernel, ...]]:
     """The module with launches of kernels for the calls of these operators, and the kernels."""
-    mutator = _Calls(module)
-    for name, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            mutator.builder_.update_func(name, mutator.visit_expr(function))
-    return mutator.builder_.finalize(), tuple(dict.fromkeys(mutator.kernels))
+    kernels: list[SourceKernel] = []
 
-
-@relax.expr_functor.mutator
-class _Calls(relax.PyExprMutator):  # type: ignore[misc]
-    def __init__(self, module: tvm.IRModule) -> None:
-        super().__init__(module)
-        self.kernels: list[SourceKernel] = []
-
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = self.visit_expr_post_order(call)
+    def launch(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
         made = OPERATORS.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None
         operator = made(call) if made is not None else None
         if operator is None:
-            return call
+            return None
         kernel, text = operator.kernel()
-        self.kernels.append(kernel)
+        kernels.append(kernel)
         several = isinstance(call.ty, relax.TupleType)
         ty = [*call.ty.fields] if several else call.ty
-        return called(self.builder_, text, operator.name, list(call.args), ty)
+        return called(builder, text, operator.name, list(call.args), ty)
+
+    return with_calls(module, launch), tuple(dict.fromkeys(kernels))

@@ -30,6 +30,15 @@ WIDE: Mapping[str, str] = {"float32": "{}", "float16": "__half2float({})",
 NARROW: Mapping[str, str] = {"float32": "{}", "float16": "__float2half_rn({})",
                              "bfloat16": "__float2bfloat16_rn({})"}  # fmt: skip
 """A float32 as an element."""
+
+
+def arithmetic(dtype: str) -> tuple[str, str, str]:
+    """The type in which elements are added and compared, an element in it, and it as an element:
+    formats of a text. Narrow floats are float32 there."""
+    kind = "float" if dtype in WIDE else NUMBER[dtype]
+    return kind, WIDE.get(dtype, "{}"), NARROW.get(dtype, "{}")
+
+
 HEADERS = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 """What declares the narrow types."""
 FUNCTIONS = """

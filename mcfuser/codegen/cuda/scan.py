@@ -11,8 +11,8 @@ import math
 from tvm import relax
 
 from mcfuser.codegen.cuda.kernel import GivenArray, KernelStep, SourceOperator
-from mcfuser.codegen.cuda.scalar import NARROW, NUMBER, WIDE
-from mcfuser.codegen.shapes import counted, fixed
+from mcfuser.codegen.cuda.scalar import arithmetic
+from mcfuser.codegen.shapes import counted
 
 TYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
 """Types of elements that are added up, narrow floats in float32."""
@@ -29,8 +29,8 @@ LONGEST_ROW = 1 << 12
 
 def cumulated(call: relax.Call) -> SourceOperator | None:
     """The kernel of a call of cumsum on fixed extents in its own type; None for any other call."""
-    (x,), extents, dtype = call.args, fixed(call.ty.shape), str(call.ty.dtype)
-    if extents is None or not counted(extents) or dtype not in TYPES or str(x.ty.dtype) != dtype:
+    (x,), extents, dtype = call.args, counted(call.ty.shape), str(call.ty.dtype)
+    if extents is None or dtype not in TYPES or str(x.ty.dtype) != dtype:
         return None
     if call.attrs.axis is None:
         return None
@@ -45,8 +45,10 @@ def operator(extents: tuple[int, ...], axis: int, dtype: str, exclusive: bool) -
     `exclusive`."""
     arrays = (GivenArray("x", extents, dtype), GivenArray("out", extents, dtype))
     outer, n, inner = math.prod(extents[:axis]), extents[axis], math.prod(extents[axis + 1 :])
-    step = _rows(outer, n, dtype, exclusive) if inner == 1 else None
-    step = step or _lines(outer, n, inner, dtype, exclusive)
+    if inner == 1:
+        step = _rows(outer, n, dtype, exclusive)
+    else:
+        step = _lines(outer, n, inner, dtype, exclusive)
     return SourceOperator("cumulate", arrays, 1, "", (step,))
 
 
@@ -57,7 +59,7 @@ def _lines(outer: int, n: int, inner: int, dtype: str, exclusive: bool) -> Kerne
     segments = 1 if lines >= MANY else min(SEGMENTS, n)
     width = THREADS if segments == 1 else WARP
     part = -(-n // segments)
-    kind, wide, narrow = _kinds(dtype)
+    kind, wide, narrow = arithmetic(dtype)
     add = f"run = run + {wide.format(f'x[first + i * {inner}]')};"
     put = f"out[first + i * {inner}] = {narrow.format('run')};"
     body = f"""
@@ -84,7 +86,7 @@ for (int s = 0; s < segment; ++s) run = run + sums[s][threadIdx.x % {width}];
 
 def _rows(rows: int, n: int, dtype: str, exclusive: bool) -> KernelStep:
     """A warp adds up its row, 32 elements at a time."""
-    kind, wide, narrow = _kinds(dtype)
+    kind, wide, narrow = arithmetic(dtype)
     result = f"carried + {'before' if exclusive else 'sum'}"
     before = f"""\
   const {kind} other = __shfl_up_sync(0xffffffff, sum, 1), before = lane ? other : ({kind})0;
@@ -109,9 +111,3 @@ for (int begun = 0; begun < {n}; begun += {WARP}) {{
 }}
 """
     return KernelStep("rows", body, THREADS, -(-rows * WARP // THREADS))
-
-
-def _kinds(dtype: str) -> tuple[str, str, str]:
-    """The type in which elements are added, an element in it, and it as an element."""
-    kind = "float" if dtype in WIDE else NUMBER[dtype]
-    return kind, WIDE.get(dtype, "{}"), NARROW.get(dtype, "{}")

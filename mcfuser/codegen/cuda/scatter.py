@@ -15,8 +15,8 @@ from types import MappingProxyType
 from tvm import relax
 
 from mcfuser.codegen.cuda.kernel import GivenArray, KernelStep, SourceOperator
-from mcfuser.codegen.cuda.scalar import NARROW, NUMBER, WIDE
-from mcfuser.codegen.shapes import counted, fixed
+from mcfuser.codegen.cuda.scalar import NUMBER, arithmetic
+from mcfuser.codegen.shapes import counted
 
 THREADS = 256
 REDUCTIONS: Mapping[str, str] = MappingProxyType({
@@ -53,15 +53,15 @@ __device__ __forceinline__ void combined(T* place, T y, F f) {
 def scattered(call: relax.Call) -> SourceOperator | None:
     """The kernel of a call of scatter_nd or scatter_elements on fixed extents; None for any other
     call."""
-    x, indices, updates = call.args
-    shapes = [fixed(v.ty.shape) for v in (x, indices, updates)]
+    x, indices, _ = call.args
+    shapes = [s for v in call.args if (s := counted(v.ty.shape)) is not None]
     dtype, index = str(x.ty.dtype), str(indices.ty.dtype)
     reduction = str(call.attrs.reduction)
     if dtype not in NUMBER or index not in ("int32", "int64") or reduction not in REDUCTIONS:
         return None
-    if not all(map(counted, shapes)) or (reduction != "update" and dtype not in SINGLE):
+    if len(shapes) < len(call.args) or (reduction != "update" and dtype not in SINGLE):
         return None
-    data, places, changes = (s for s in shapes if s is not None)
+    data, places, changes = shapes
     arrays = (
         GivenArray("x", data, dtype), GivenArray("at", places, index),
         GivenArray("change", changes, dtype), GivenArray("out", data, dtype),
@@ -101,23 +101,22 @@ def _operator(arrays: tuple[GivenArray, ...], reduction: str, place: list[str]) 
     """The kernel that copies the first array, and changes the copy by each element `i` of the third
     at the place `to`."""
     x, _, change, _ = arrays
-    counts = [math.prod(a.extents) for a in (x, change)]
-    copy, apply = (
-        "\n".join([
-            f"const unsigned number = blockIdx.x * {THREADS}u + threadIdx.x;",
-            f"if (number >= {count}u) return;",
-            "const int i = number;",
-            *lines,
-        ])
-        for count, lines in zip(
-            counts, (["out[i] = x[i];"], [*place, _change(x.dtype, reduction)]), strict=True
-        )
-    )  # fmt: skip
-    steps = [
-        KernelStep(name, body, THREADS, -(-count // THREADS))
-        for name, body, count in zip(("copy", "apply"), (copy, apply), counts, strict=True)
+    steps = (
+        _step("copy", x.extents, ["out[i] = x[i];"]),
+        _step("apply", change.extents, [*place, _change(x.dtype, reduction)]),
+    )
+    return SourceOperator("scatter", arrays, 1, FUNCTIONS, steps)
+
+
+def _step(name: str, extents: tuple[int, ...], lines: list[str]) -> KernelStep:
+    """What a thread does for each element `i` of an array."""
+    count = math.prod(extents)
+    head = [
+        f"const unsigned number = blockIdx.x * {THREADS}u + threadIdx.x;",
+        f"if (number >= {count}u) return;",
+        "const int i = number;",
     ]
-    return SourceOperator("scatter", arrays, 1, FUNCTIONS, tuple(steps))
+    return KernelStep(name, "\n".join([*head, *lines]), THREADS, -(-count // THREADS))
 
 
 def _change(dtype: str, reduction: str) -> str:
@@ -126,9 +125,8 @@ def _change(dtype: str, reduction: str) -> str:
         return "out[to] = change[i];"
     if reduction == "add" and dtype in ADDED:
         return "atomicAdd(out + to, change[i]);"
-    number, wide = NUMBER[dtype], WIDE.get(dtype, "{}")
-    kind = "float" if dtype in WIDE else number
-    value = NARROW.get(dtype, "{}").format(REDUCTIONS[reduction])
+    number, (kind, wide, narrow) = NUMBER[dtype], arithmetic(dtype)
+    value = narrow.format(REDUCTIONS[reduction])
     function = (
         f"[]({number} a, {number} b) {{ const {kind} x = {wide.format('a')}, "
         f"y = {wide.format('b')}; return ({number})({value}); }}"

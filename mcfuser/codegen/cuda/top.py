@@ -14,8 +14,8 @@ from types import MappingProxyType
 from tvm import relax
 
 from mcfuser.codegen.cuda.kernel import GivenArray, KernelStep, SourceOperator
-from mcfuser.codegen.cuda.scalar import NUMBER, WIDE
-from mcfuser.codegen.shapes import counted, fixed
+from mcfuser.codegen.cuda.scalar import NUMBER, arithmetic
+from mcfuser.codegen.shapes import counted
 
 WARP, THREADS = 32, 256
 LONGEST = 1024
@@ -43,9 +43,9 @@ element."""
 def best(call: relax.Call) -> SourceOperator | None:
     """The kernel of a call of topk along the last dimension of fixed extents that gives both
     elements and their positions; None for any other call."""
-    (x,), attrs, extents = call.args, call.attrs, fixed(call.args[0].ty.shape)
+    (x,), attrs, extents = call.args, call.attrs, counted(call.args[0].ty.shape)
     dtype, index, k = str(x.ty.dtype), str(attrs.dtype), int(attrs.k)
-    if extents is None or not counted(extents) or dtype not in ORDERED:
+    if extents is None or dtype not in ORDERED:
         return None
     if index not in ("int32", "int64") or str(attrs.ret_type) != "both":
         return None
@@ -66,7 +66,8 @@ def operator(
         GivenArray("place", made, index),
     )  # fmt: skip
     own = -(-n // WARP)
-    value = ORDERED[dtype].format(WIDE.get(dtype, "{}").format("x[first + at]"))
+    _, wide, _ = arithmetic(dtype)
+    value = ORDERED[dtype].format(wide.format("x[first + at]"))
     counting = WARP * own * (_COUNTING + 3 * own)
     body = f"""
 const int row = blockIdx.x * {THREADS // WARP} + threadIdx.x / {WARP}, lane = threadIdx.x % {WARP};

@@ -19,14 +19,14 @@ from mcfuser.codegen.llvm.written import (
     parameters,
     piece,
 )
-from mcfuser.codegen.shapes import counted, fixed
+from mcfuser.codegen.shapes import counted
 
 
 def cumulate(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
     """A call of the loops that add up an array of fixed extents in its own type; None for any other
     call."""
-    (x,), extents, dtype = call.args, fixed(call.ty.shape), str(call.ty.dtype)
-    if extents is None or not counted(extents):
+    (x,), extents, dtype = call.args, counted(call.ty.shape), str(call.ty.dtype)
+    if extents is None:
         return None
     if dtype not in NUMBERS or str(x.ty.dtype) != dtype or call.attrs.axis is None:
         return None

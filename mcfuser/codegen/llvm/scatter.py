@@ -23,7 +23,7 @@ from mcfuser.codegen.llvm.written import (
     parameters,
     piece,
 )
-from mcfuser.codegen.shapes import counted, fixed
+from mcfuser.codegen.shapes import counted
 
 REDUCTIONS: Mapping[str, str] = MappingProxyType({
     "update": "{1}", "add": "{0} + {1}", "mul": "{0} * {1}", "min": "T.min({0}, {1})",
@@ -35,14 +35,14 @@ REDUCTIONS: Mapping[str, str] = MappingProxyType({
 def scatter(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
     """A call of the loops that scatter slices of fixed extents; None for any other call."""
     x, indices, updates = call.args
-    shapes = [fixed(v.ty.shape) for v in (x, indices, updates)]
+    shapes = [s for v in call.args if (s := counted(v.ty.shape)) is not None]
     dtype, index = str(x.ty.dtype), str(indices.ty.dtype)
     reduction = str(call.attrs.reduction)
     if dtype not in NUMBERS or index not in ("int32", "int64") or reduction not in REDUCTIONS:
         return None
-    if not all(map(counted, shapes)):
+    if len(shapes) < len(call.args):
         return None
-    data, places, slices = (s for s in shapes if s is not None)
+    data, places, slices = shapes
     text = source(data, places, slices, dtype, index, reduction)
     return called(builder, text, "scatter", [x, indices, updates], call.ty)
 

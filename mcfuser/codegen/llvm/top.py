@@ -19,7 +19,7 @@ from mcfuser.codegen.llvm.written import (
     outer_loop,
     parameters,
 )
-from mcfuser.codegen.shapes import counted, fixed
+from mcfuser.codegen.shapes import counted
 
 MOST = 64
 """Elements above which a row is sorted whole: one that becomes the best moves all others."""
@@ -32,9 +32,9 @@ _APART = 16
 def top(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
     """A call of the loops that find the best elements along the last dimension of an array of
     fixed extents, and where they are; None for any other call."""
-    (x,), attrs, extents = call.args, call.attrs, fixed(call.args[0].ty.shape)
+    (x,), attrs, extents = call.args, call.attrs, counted(call.args[0].ty.shape)
     dtype, index = str(x.ty.dtype), str(attrs.dtype)
-    if extents is None or not counted(extents):
+    if extents is None:
         return None
     if dtype not in NUMBERS or index not in ("int32", "int64") or str(attrs.ret_type) != "both":
         return None

@@ -11,7 +11,8 @@ from tvm import relax
 
 from mcfuser.codegen.cuda.kernel import SourceOperator
 from mcfuser.codegen.cuda.scan import LONGEST_ROW, MANY, THREADS, cumulated, operator
-from tests.support.cuda_blocks import computed, needs_compiler, numpy_type
+from tests.support.cuda_blocks import computed, numpy_type
+from tests.support.cuda_on_host import needs_compiler
 from tests.support.one_call import the_call
 
 

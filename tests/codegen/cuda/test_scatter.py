@@ -11,10 +11,10 @@ from tvm import relax
 
 from mcfuser.codegen.cuda.kernel import SourceOperator
 from mcfuser.codegen.cuda.scatter import REDUCTIONS, scattered
-from tests.support.cuda_blocks import computed, needs_compiler, numpy_type
+from tests.support.cuda_blocks import computed, numpy_type
+from tests.support.cuda_on_host import needs_compiler
 from tests.support.one_call import the_call
-
-UFUNCS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+from tests.support.scattered import put, slices_put
 
 
 def of_call(
@@ -26,10 +26,6 @@ def of_call(
     made = relax.op.scatter_nd if axis is None else relax.op.scatter_elements
     given = (reduction,) if axis is None else (axis, reduction)
     return scattered(the_call(types, lambda x, i, u: made(x, i, u, *given)))
-
-
-def put(out: np.ndarray, place: tuple[object, ...], one: np.ndarray, reduction: str) -> None:
-    out[place] = one if reduction == "update" else UFUNCS[reduction](out[place], one)
 
 
 @needs_compiler
@@ -57,9 +53,7 @@ def test_slices_are_where_numpy_puts_them(
     at = np.stack([rng.integers(0, e, places[:-1]) for e in data[:k]], axis=-1).astype(index)
     if reduction == "update":  # of several it may be any: all are the same
         updates = np.full_like(updates, 5)
-    wanted = x.astype(np.float64)
-    for place, one in zip(at.reshape(-1, k), updates.reshape(-1, *data[k:]), strict=True):
-        put(wanted, tuple(place), one, reduction)
+    wanted = slices_put(x.astype(np.float64), at, updates, reduction)
     (found,) = computed(made, [x.astype(kind), at, updates.astype(kind)], tmp_path)
     np.testing.assert_array_equal(found.astype(np.float64), wanted)
 

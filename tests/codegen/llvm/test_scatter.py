@@ -13,8 +13,7 @@ from mcfuser.codegen.llvm.scatter import REDUCTIONS, scatter, source
 from mcfuser.codegen.llvm.written import LANES, PIECE, PIECES
 from tests.support.lifted import computed
 from tests.support.one_call import one_call, written
-
-UFUNCS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+from tests.support.scattered import slices_put
 
 
 def scattered(
@@ -23,15 +22,6 @@ def scattered(
 ) -> tvm.IRModule:  # fmt: skip
     types = [relax.TensorType(s, t) for s, t in ((data, dtype), (places, index), (slices, dtype))]
     return one_call(types, lambda x, i, u: relax.op.scatter_nd(x, i, u, reduction))
-
-
-def wanted(x: np.ndarray, at: np.ndarray, updates: np.ndarray, reduction: str) -> np.ndarray:
-    """One slice after the other."""
-    out, k = x.copy(), at.shape[-1]
-    for place, one in zip(at.reshape(-1, k), updates.reshape(-1, *x.shape[k:]), strict=True):
-        at_one = tuple(place)
-        out[at_one] = one if reduction == "update" else UFUNCS[reduction](out[at_one], one)
-    return out
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -58,7 +48,7 @@ def test_slices_are_where_numpy_puts_them(
     x, updates = (rng.integers(-2, 3, s).astype(dtype) for s in (data, slices))
     at = np.stack([rng.integers(0, e, places[:-1]) for e in data[:k]], axis=-1).astype(index)
     (found,) = computed(module, [x, at, updates], tmp_path)
-    np.testing.assert_array_equal(found, wanted(x, at, updates, reduction))
+    np.testing.assert_array_equal(found, slices_put(x, at, updates, reduction))
 
 
 def test_a_place_outside_writes_inside(tmp_path: Path) -> None:
