@@ -55,3 +55,10 @@ def test_others_are_left_to_tvm(
     shape = tuple(tvm.tirx.Var(e, "int64") if isinstance(e, str) else e for e in extents)
     module = one_call([relax.TensorType(shape, dtype)], lambda x: relax.op.cumsum(x, **given))
     assert not written(module, cumulate)
+
+
+def test_what_is_left_to_tvm_is_built(tmp_path: Path) -> None:
+    module = one_call([relax.TensorType((3, 9), "float16")], lambda x: relax.op.cumsum(x, 1))
+    x = np.arange(27, dtype=np.float16).reshape(3, 9)
+    (sums,) = computed(module, [x], tmp_path)
+    np.testing.assert_array_equal(sums, np.cumsum(x, 1))

@@ -72,3 +72,19 @@ def test_others_are_left_to_tvm(given: dict[str, object]) -> None:
     extents = given.pop("extents")
     shape = tuple(tvm.tirx.Var(e, "int64") if isinstance(e, str) else e for e in extents)
     assert not written(best(shape, **given), top)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"extents": (3, 200), "k": MOST + 1}, {"extents": (3, 4), "k": 2, "axis": 0},
+        {"extents": (3, 4), "k": 2, "dtype": "float16"}, {"extents": (3, 4), "k": 2, "kind": "values"},
+    ],
+)  # fmt: skip
+def test_what_is_left_to_tvm_is_built(given: dict[str, object], tmp_path: Path) -> None:
+    module = best(**given)  # type: ignore[arg-type]
+    extents, dtype, axis = given["extents"], given.get("dtype", "float32"), given.get("axis", -1)
+    x = np.random.default_rng(0).permutation(int(np.prod(extents))).reshape(extents).astype(dtype)  # type: ignore[call-overload]
+    values, *_ = computed(module, [x], tmp_path)
+    most = np.flip(np.sort(x, axis=axis), axis)  # type: ignore[call-overload]
+    np.testing.assert_array_equal(values, np.take(most, range(int(given["k"])), axis))  # type: ignore[call-overload]
