@@ -78,7 +78,8 @@ def test_others_are_left_to_tvm(given: dict[str, object]) -> None:
     "given",
     [
         {"extents": (3, 200), "k": MOST + 1}, {"extents": (3, 4), "k": 2, "axis": 0},
-        {"extents": (3, 4), "k": 2, "dtype": "float16"}, {"extents": (3, 4), "k": 2, "kind": "values"},
+        {"extents": (3, 4), "k": 2, "dtype": "float16"},
+        {"extents": (3, 4), "k": 2, "kind": "values"},
     ],
 )  # fmt: skip
 def test_what_is_left_to_tvm_is_built(given: dict[str, object], tmp_path: Path) -> None:
