@@ -28,8 +28,8 @@ from mcfuser.backends import backend_of
 from mcfuser.compile import compile_model
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import HOST, device_named
-from mcfuser.graph.check import difference
 from mcfuser.measure.lease import lease
+from mcfuser.measure.tolerance import difference
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
 from models_cache import FolderCache
 from models_contenders import ON_GPU, ON_HOST, Contender, timed_in_turns

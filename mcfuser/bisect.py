@@ -23,13 +23,7 @@ from mcfuser.build import DecidedModel, build
 from mcfuser.compile import CompiledModel
 from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import DisagreementError, InputError, LimitError
-from mcfuser.graph.check import (
-    answering,
-    difference,
-    model_tolerance,
-    output_errors,
-    settled_errors,
-)
+from mcfuser.graph.check import answering, model_tolerance, output_errors, settled_errors
 from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.dynamic.verify import verify_buckets
@@ -43,7 +37,7 @@ from mcfuser.graph.intermediate import (
 from mcfuser.graph.running import RunMode, running
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.weights import OnnxModel
-from mcfuser.measure.tolerance import tolerance
+from mcfuser.measure.tolerance import difference, tolerance
 
 _LOWEST = {np.dtype(t).name: float(np.finfo(t).min) for t in (np.float16, np.float32)}
 

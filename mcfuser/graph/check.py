@@ -27,9 +27,10 @@ from mcfuser.graph.refusal import ort_reason
 from mcfuser.graph.running import Ran, RunMode, library_at, named, running, threads, timed
 from mcfuser.graph.session import loses_updates, session
 from mcfuser.graph.ties import tied_error
+from mcfuser.graph.unsettled import unsettled_errors
 from mcfuser.graph.weights import OnnxModel
 from mcfuser.graph.wire import ModelBytes
-from mcfuser.measure.tolerance import QUANTIZED, tolerance
+from mcfuser.measure.tolerance import QUANTIZED, difference, tolerance
 
 ReferenceRun = Callable[[], Sequence[Any]]
 """Runs a model in onnxruntime; gives its outputs, in order."""
@@ -137,7 +138,9 @@ def settled_errors(
     `passes`, each such output is compared with the model as it is written, which onnxruntime's
     optimizations change where weights are quantized, and with the one that is precise (`careful`),
     too; the smallest error is its. That of positions of the best elements is the error of what they
-    stand for, if theirs is more than `passes` (`tied_error`)."""
+    stand for, if theirs is more than `passes` (`tied_error`); and rows that a model chooses may be
+    in another order, if onnxruntime's own ones are once its weights are rounded otherwise
+    (`unsettled_errors`)."""
     settled = dict(errors)
     for written in _written(model):
         if all(e <= passes for e in settled.values()):
@@ -154,6 +157,11 @@ def settled_errors(
             with suppress(InputError):
                 tied = tied_error(model, feeds, name, positions)
                 settled[name] = settled[name] if tied is None else tied
+    if any(e > passes for e in settled.values()):
+        with suppress(InputError):
+            named_outputs = dict(zip(errors, found, strict=True))
+            for name, error in unsettled_errors(model, feeds, named_outputs, passes).items():
+                settled[name] = min(settled[name], error)
     return settled
 
 
@@ -305,22 +313,6 @@ def answered(run: ReferenceRun) -> list[NDArray[np.generic]]:
         raise InputError(
             f"onnxruntime cannot run the model on these inputs: {ort_reason(error)}"
         ) from None
-
-
-def difference(found: NDArray[np.generic], expected: NDArray[np.generic]) -> float:
-    """The norm of the difference divided by the norm of `expected`; infinite if shapes differ.
-
-    NaN in both, or the same infinity, counts as equal. So does zero where NaN is expected: the
-    softmax of an empty row is 0 here (docs/chains.md) and 0 / 0 in onnxruntime.
-    """
-    if found.shape != expected.shape:
-        return float("inf")
-    a, b = found.astype(np.float64), expected.astype(np.float64)
-    same = (a == b) | (np.isnan(b) & (np.isnan(a) | (a == 0)))
-    differences = a[~same] - b[~same]
-    if not np.isfinite(differences).all():
-        return float("inf")
-    return float(np.linalg.norm(differences) / (np.linalg.norm(b[np.isfinite(b)]) or 1.0))
 
 
 def _seconds(run: Callable[[], object]) -> float:

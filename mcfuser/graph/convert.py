@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tvm import relax
+import numpy as np
+from tvm import relax, tirx
 
 from mcfuser.expr import BOUNDS
 from mcfuser.graph.dataflow import array, extents
 from mcfuser.graph.recurrence import converter
+from mcfuser.graph.suppression import margin, suppressed
 from mcfuser.graph.weights import NARROW_TYPES
 
 NodeInputs = Sequence[Any]
@@ -159,6 +161,25 @@ def instance_normalization(
     return relax.op.add(scaled, relax.op.reshape(bias, by_channel))
 
 
+def region_means(
+    builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
+) -> relax.Expr | None:
+    """Means of regions that begin half an element earlier: TVM's converter moves them by half an
+    element of the picture that they are given in, which has others."""
+    x, boxes, pictures = inputs
+    if attributes.get("coordinate_transformation_mode") != b"half_pixel":
+        return None
+    kind, scale = boxes.ty.dtype, float(attributes.get("spatial_scale", 1.0))
+    moved = builder.emit(relax.op.subtract(boxes, relax.const(0.5 / scale, kind)))
+    of = builder.emit(relax.op.astype(relax.op.expand_dims(pictures, 1), kind))
+    return relax.op.vision.roi_align(
+        x, builder.emit(relax.op.concat([of, moved], axis=1)),
+        pooled_size=tuple(int(attributes.get(f"output_{n}", 1)) for n in ("height", "width")),
+        spatial_scale=scale, sample_ratio=int(attributes.get("sampling_ratio", 0)),
+        aligned=True, layout="NCHW", mode="avg",
+    )  # fmt: skip
+
+
 def tile(
     builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
 ) -> relax.Expr | None:
@@ -177,6 +198,25 @@ def tile(
     return relax.op.reshape(builder.normalize(copied), joined)
 
 
+def cut(
+    builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
+) -> relax.Expr | None:
+    """A Slice from the start of some dimensions to where elements say (graph.dynamic.found): the
+    other dimensions keep their extents, which TVM's converter forgets."""
+    x, starts, ends, axes, *steps = [*inputs, None, None][:5]
+    sizes, begins, where = extents(x), *(None if i is None else array(i) for i in (starts, axes))
+    known = ends is None or isinstance(ends, relax.ShapeExpr) or array(ends) is not None
+    if known or sizes is None or begins is None or where is None or begins.any() or any(steps):
+        return None
+    dims = [int(a) % len(sizes) for a in where]
+    whole, at = (relax.const(np.asarray(n), "int64") for n in (sizes, dims))
+    end = builder.emit(relax.op.scatter_elements(whole, at, ends))
+    zero, one = (relax.const(np.full(len(sizes), n), "int64") for n in (0, 1))
+    part = builder.emit(relax.op.dynamic_strided_slice(x, zero, end, one))
+    left = [tirx.Var(f"found_{d}", "int64") if d in dims else n for d, n in enumerate(sizes)]
+    return builder.match_cast(part, relax.TensorType(left, x.ty.dtype))
+
+
 CONVERTERS: Mapping[str, Converter] = {
     "BatchNormalization": batch_normalization,
     "Cast": cast,
@@ -189,8 +229,12 @@ CONVERTERS: Mapping[str, Converter] = {
     "Mean": mean,
     "Min": _folded(relax.op.minimum),
     "Mod": remainder,
+    "NonMaxSuppression": suppressed,
     "PRelu": prelu,
+    "Pad": margin,
     "RNN": converter("RNN"),
+    "RoiAlign": region_means,
+    "Slice": cut,
     "Sum": _folded(relax.op.add),
     "Tile": tile,
 }

@@ -26,6 +26,8 @@ from mcfuser.graph.constant_part import with_constants
 from mcfuser.graph.contraction import einsums
 from mcfuser.graph.convert import CONVERTERS
 from mcfuser.graph.dataflow import extents
+from mcfuser.graph.decided import Decide, decides
+from mcfuser.graph.dynamic.found import with_bounds
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import rewrite_idioms
@@ -118,7 +120,11 @@ def _written(
     """The model with fixed input shapes in operators that TVM imports; raises as `load` does."""
     fixed = bound(model, shapes, limits, folder)
     mark_shared(fixed.proto.graph, in_place.values())
-    return written_out(fixed, limits, integers, recurrences)
+
+    def write(one: OnnxModel, decide: Decide | None) -> OnnxModel:
+        return written_out(one, limits, integers, recurrences, decide)
+
+    return with_bounds(fixed, write) if decides(fixed.proto) else write(fixed, None)
 
 
 def written_out(
@@ -126,13 +132,14 @@ def written_out(
     limits: ModelLimits,
     integers: bool = True,
     recurrences: RecurrenceLimits = NO_RECURRENCES,
+    decide: Decide | None = None,
 ) -> OnnxModel:
     """A bound model, which is changed, in operators that TVM imports; `integers` and
-    `recurrences` are `load`'s. Raises ModelError."""
-    changed = rewrite(fixed.proto, limits, fixed.weights, integers, recurrences)
+    `recurrences` are `load`'s, and `decide` that of `rewrite`. Raises ModelError."""
+    changed = rewrite(fixed.proto, limits, fixed.weights, integers, recurrences, decide)
     written = expand(fixed.proto, _known(), limits)
     if written is not fixed.proto:
-        rewrite(written, limits, fixed.weights, integers, recurrences)
+        rewrite(written, limits, fixed.weights, integers, recurrences, decide)
     if changed or written is not fixed.proto:
         check_sizes(written, limits)
     check_operators(written, _imported())
@@ -291,7 +298,10 @@ def _clipped(call: relax.Call) -> relax.Expr:
 
 
 def _sliced(call: relax.Call) -> relax.Expr:
-    """The parts of a split as slices, which TVM computes together with what reads them."""
+    """The parts of a split as slices, which TVM computes together with what reads them; TVM has no
+    tuple of one part."""
+    if not isinstance(call.ty, relax.TupleType):
+        return call.args[0]
     whole = extents(call.args[0])
     if whole is None:
         return call
@@ -338,7 +348,7 @@ def _check_empty(folded: onnx.ModelProto) -> None:
 
 
 def _output_ports(folded: onnx.ModelProto, module: tvm.IRModule) -> tuple[ModelPort, ...]:
-    kind = module["main"].ret_ty
+    kind = module["main"].body.body.ty  # the function's own has no extents that elements decide
     fields = list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
     constants = {t.name for t in folded.graph.initializer}
     ports = []

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 QUANTIZED = "quantized"
 """The type of a model's values between quantizations: a number may be rounded to the next one."""
 TOLERANCE: Mapping[str, float] = {
@@ -16,3 +19,19 @@ _EXACT = 1e-4
 def tolerance(types: Iterable[str]) -> float:
     """The largest norm-wise relative error that passes where values of these types take part."""
     return max((TOLERANCE.get(t, _EXACT) for t in types), default=_EXACT)
+
+
+def difference(found: NDArray[np.generic], expected: NDArray[np.generic]) -> float:
+    """The norm of the difference divided by the norm of `expected`; infinite if shapes differ.
+
+    NaN in both, or the same infinity, counts as equal. So does zero where NaN is expected: the
+    softmax of an empty row is 0 here (docs/chains.md) and 0 / 0 in onnxruntime.
+    """
+    if found.shape != expected.shape:
+        return float("inf")
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    same = (a == b) | (np.isnan(b) & (np.isnan(a) | (a == 0)))
+    differences = a[~same] - b[~same]
+    if not np.isfinite(differences).all():
+        return float("inf")
+    return float(np.linalg.norm(differences) / (np.linalg.norm(b[np.isfinite(b)]) or 1.0))

@@ -11,6 +11,7 @@ have other shapes where the module takes them.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import json
@@ -49,6 +50,9 @@ MACHINE = "virtual machine"
 REPLAYS = 21
 WARM = 0.05
 """Seconds of replays that are not counted: clocks rise."""
+
+READS = "vm.builtin.tensor_to_shape"
+"""What a machine calls to read an extent that elements decide."""
 
 RELAXED = 2
 """CUDA's capture mode in which memory may be allocated during a capture."""
@@ -129,13 +133,14 @@ def _on_device(inputs: Sequence[NDArray[np.generic]], device: Any) -> list[Any]:
 
 
 def _placed_on_gpu(machine: VirtualMachine, device: Any, graph: bool) -> Place:
-    """A module on a GPU, whose runs are a CUDA graph if `graph`. The inputs are in the GPU's
-    memory, and a run ends when the GPU is done."""
+    """A module on a GPU, whose runs are a CUDA graph if `graph` and it can be captured. The inputs
+    are in the GPU's memory, and a run ends when the GPU is done."""
 
     def place(inputs: Sequence[NDArray[np.generic]]) -> Run:
         tensors = _on_device(inputs, device)
         if graph:
-            return Captured(machine, device, tensors).replay
+            with contextlib.suppress(NotCapturedError):
+                return Captured(machine, device, tensors).replay
         main = machine["main"]
 
         def run() -> object:
@@ -222,6 +227,10 @@ class Marks:
         self._owners.append(self._open[-1] if self._open else MACHINE)
 
 
+class NotCapturedError(RuntimeError):
+    """A module cannot be captured into a graph."""
+
+
 class Captured:
     """A module's `main` as a CUDA graph on fixed tensors.
 
@@ -229,7 +238,8 @@ class Captured:
     writes `outputs`, and waits. The graph keeps its intermediate memory, which no other run in this
     process uses. Replays of one graph must not overlap. `launch` is a replay that does not wait:
     it is put on `stream` (a handle of CUDA's). `told` hears of each function that is captured:
-    the stream, the function's name, and whether it begins.
+    the stream, the function's name, and whether it begins. Raises NotCapturedError for a module
+    whose outputs have as many elements as are found: a graph would keep those of one run.
     """
 
     def __init__(
@@ -263,9 +273,11 @@ class Captured:
     ) -> tuple[Any, list[Any], Any]:
         """The outputs, all memory allocated for them and in between, and the graph."""
         storage: list[Any] = []
-        capturing = False
+        capturing = reads = False
 
         def keep(_: object, name: str, before: bool, result: object, *rest: object) -> None:
+            nonlocal reads
+            reads = reads or name == READS
             if not before and name.endswith("alloc_storage"):
                 storage.append(result)
             if capturing and told is not None:
@@ -276,6 +288,11 @@ class Captured:
         try:
             main(*self.inputs)  # loads binaries and allocates memory before the capture
             self._driver.wait(self.stream)
+            if reads:
+                raise NotCapturedError(
+                    "the module's outputs have as many elements as it finds, which no CUDA graph "
+                    "can change; run its main kernel by kernel"
+                )
             storage.clear()
             self._driver.begin(self.stream)
             capturing = True

@@ -20,11 +20,12 @@ from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import InputError, KilledError
 from mcfuser.graph import check as graph_check
 from mcfuser.graph.assemble import install
-from mcfuser.graph.check import answering, check, difference, model_tolerance
+from mcfuser.graph.check import answering, check, model_tolerance
 from mcfuser.graph.draw import inputs
 from mcfuser.graph.load import bound, load
 from mcfuser.graph.running import ran, running
 from mcfuser.graph.weights import OnnxModel
+from mcfuser.measure.tolerance import difference
 from mcfuser.process.death import Death
 from mcfuser.process.supervised import Supervised
 from mcfuser.runtime.runner import MACHINE

@@ -17,7 +17,7 @@ from mcfuser.chain import TF32
 from mcfuser.chain.recurrence import RecurrenceLimits
 from mcfuser.errors import ModelError
 from mcfuser.graph.assemble import Installed, Replacement, install
-from mcfuser.graph.check import answer, difference, reference_session
+from mcfuser.graph.check import answer, reference_session
 from mcfuser.graph.dataflow import RECURRENCE, array, dataflow, dtype, operator_name
 from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.intermediate import computed_by_onnxruntime
@@ -25,6 +25,7 @@ from mcfuser.graph.load import Loaded, bound, load
 from mcfuser.graph.partition import Partition, partition
 from mcfuser.graph.precision import NARROW, is_wide
 from mcfuser.graph.summing import summed_in_float32
+from mcfuser.measure.tolerance import difference
 from tests.support.blocks import MASKED, bert, halved, llama
 from tests.support.lifted import computed
 from tests.support.naive import primfunc

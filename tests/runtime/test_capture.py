@@ -29,6 +29,7 @@ from mcfuser.runtime.runner import (  # noqa: E402
     Captured,
     Driver,
     Marks,
+    NotCapturedError,
     _on_gpu,
     arrays,
     by_function,
@@ -37,6 +38,7 @@ from mcfuser.runtime.runner import (  # noqa: E402
 )
 from mcfuser.space.reference import evaluate  # noqa: E402
 from tests.support.cuda_modules import MISSING, PHYSICAL, compiled, module_with, split  # noqa: E402
+from tests.support.one_node import one_node  # noqa: E402
 from tests.support.paths import FIXTURES  # noqa: E402
 
 __all__ = ["compiled", "split"]  # fixtures
@@ -128,7 +130,11 @@ class Clock(Notes):
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Watched:
-    loaded = load(MODEL.read_bytes(), {})
+    return watching(MODEL.read_bytes(), tmp_path)
+
+
+def watching(model: bytes, tmp_path: Path) -> Watched:
+    loaded = load(model, {})
     path = tmp_path / "module.so"
     path.write_bytes(build_library(install(loaded.module, []), probe_cpu()))
     machine = Watched(VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu()), Notes())
@@ -162,6 +168,16 @@ def test_what_a_graph_writes_is_taken_by_no_later_run(watched: Watched) -> None:
     assert not later()
     graph._storage.clear()
     assert later(), "the test would not see memory that is shared"
+
+
+def test_what_finds_any_number_of_elements_is_not_captured(tmp_path: Path) -> None:
+    """A graph would give later runs the extents that the captured one found."""
+    x = np.zeros((3, 4), np.float32)
+    model = one_node("NonZero", ["x"], 1, {"x": x}, dtypes=[np.int64])
+    watched = watching(model.SerializeToString(), tmp_path)
+    with pytest.raises(NotCapturedError, match="as many elements as it finds"):
+        Captured(watched, tvm.cpu(), watched.inputs, watched.driver)
+    assert watched.driver.calls == ["run", "wait"]
 
 
 def test_a_run_that_breaks_leaves_no_capture_open(watched: Watched) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from mcfuser.graph.check import difference
 from mcfuser.graph.draw import inputs
 from mcfuser.graph.load import bound
 from mcfuser.graph.session import session
+from mcfuser.measure.tolerance import difference
 from mcfuser.runtime import runner
 
 

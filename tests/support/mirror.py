@@ -50,6 +50,9 @@ THROUGH: dict[str, str] = {
         graph/dynamic/node graph/dynamic/padded graph/dynamic/rules/elementwise
         graph/dynamic/rules/movement graph/dynamic/rules/products
         graph/dynamic/rules/reductions graph/dynamic/rules/views graph/dynamic/rules/windows""",
+    "graph/dynamic/test_found.py": """
+        graph/decided graph/suppression graph/dynamic/difference graph/dynamic/rules/decided""",
+    "codegen/llvm/test_suppress.py": "chain/suppression codegen/suppressions",
     "graph/dynamic/test_recurrent.py": "graph/dynamic/rules/recurrent",
     "graph/dynamic/test_refusals.py": "graph/dynamic/rules/table",
     "graph/dynamic/test_buckets.py": "graph/dynamic/describe graph/dynamic/verify",

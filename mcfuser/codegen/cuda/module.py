@@ -26,6 +26,7 @@ from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.kernel import SourceKernel
 from mcfuser.codegen.cuda.operators import only_on_host, with_operators
 from mcfuser.codegen.cuda.recurrence import with_kernels
+from mcfuser.codegen.cuda.suppress import with_suppression_kernels
 from mcfuser.codegen.script import prim_func
 from mcfuser.codegen.triton import Launch, TensorMap, TritonSource, Workspace
 from mcfuser.device import Device
@@ -171,7 +172,7 @@ Attached = CubinKernel | SourceKernel
 
 def build(module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]) -> bytes:
     """The shared library of a Relax module whose functions launch these kernels, and those of its
-    recurrences and of `OPERATORS`.
+    recurrences, suppressions and of `OPERATORS`.
 
     No GPU is needed. Raises DeviceError where no GPU computes the module, where NVIDIA's packages
     are missing, or where its compiler or TVM refuse the module; ValueError for two kernels of one
@@ -184,8 +185,9 @@ def build(module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]) 
             "export the model without it"
         )
     module, loops = with_kernels(module, device)
+    module, choices = with_suppression_kernels(module)
     module, others = with_operators(module)
-    every: tuple[Attached, ...] = tuple(dict.fromkeys((*kernels, *loops, *others)))
+    every: tuple[Attached, ...] = tuple(dict.fromkeys((*kernels, *loops, *choices, *others)))
     names = [name for k in every for name, _ in k.functions]
     if len(set(names)) < len(names):
         raise ValueError("two kernels of one name; a module finds its kernels by name")

@@ -31,6 +31,9 @@ RULES = (
 )  # fmt: skip
 """TVM's rules for schedules on a GPU, in its order; the one that remains takes every function, and
 gives each result of a reduction one thread."""
+SHARED = 48 << 10
+"""Bytes that the threads of a block share whose memory is declared in a kernel. TVM's rule for a
+vector by a matrix keeps 16 rows of the matrix, of 960 float32 more than that."""
 FUSED = {"relax.FuseOps.max_depth": 64}
 """TVM's configuration of passes, by which so many operators at most become one function. To inline
 one into another takes as long as there are others: 500, the slices of a hundred steps put together,
@@ -60,18 +63,50 @@ def tried(rule: dlight.ScheduleRule) -> dlight.ScheduleRule:
     """A rule for reductions, which leaves some functions to the next one: those at which it raises
     (TVM's for a vector by a matrix, as it takes a depthwise convolution for, asks for extents that
     are numbers), and those in whose schedule threads share a result without combining what they
-    found, or in a way that TVM cannot lower. It is not asked about functions that reduce nothing:
-    each rule inlines all blocks before it looks, which takes 44 s for a hundred steps that are put
-    together."""
+    found, or more memory than a block has, or in a way that TVM cannot lower. It is not asked about
+    functions that reduce nothing: each rule inlines all blocks before it looks, which takes 44 s
+    for a hundred steps that are put together."""
 
     def schedule(function: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> Any:
         try:
             made = rule.apply(function, target, tunable) if _reduces(function) else None
-            return made if made is None or combined(made) else None
+            fits = made is not None and combined(made) and shared_bytes(made) <= SHARED
+            return made if fits else None
         except Exception:  # a rule raises what it happens to raise, and TVM at what it has made
             return None
 
     return dlight.ScheduleRule.from_callable(type(rule).__name__)(schedule)
+
+
+def shared_bytes(schedule: s_tir.Schedule) -> int:
+    """The memory that a schedule's threads share, in bytes."""
+    passes = s_tir.transform
+    compact = tvm.transform.Sequential([
+        passes.LowerCrossThreadReduction(), passes.PlanAndUpdateBufferAllocationLocation(),
+        passes.ConvertBlocksToOpaque(), passes.CompactBufferAllocation(),
+    ])  # fmt: skip
+    return sum(_shared(f.body) for f in compact(schedule.mod).functions.values())
+
+
+def _shared(statement: tirx.Stmt) -> int:
+    match statement:
+        case tirx.SeqStmt():
+            return sum(map(_shared, statement.seq))
+        case tirx.For() | tirx.AttrStmt():
+            return _shared(statement.body)
+        case tirx.IfThenElse():
+            branches = (statement.then_case, statement.else_case)
+            return sum(_shared(b) for b in branches if b is not None)
+        case s_tir.SBlockRealize():
+            block = statement.block
+            own = (b for b in block.alloc_buffers if str(b.scope()) == "shared")
+            return sum(map(_bytes, own)) + _shared(block.body)
+    return 0
+
+
+def _bytes(buffer: tirx.Buffer) -> int:
+    outermost = [int(buffer.shape[0]), int(buffer.strides[0])] if buffer.strides else buffer.shape
+    return math.prod(map(int, outermost)) * -(-int(tvm.DataType(buffer.dtype).bits) // 8)
 
 
 def _reduces(function: tirx.PrimFunc) -> bool:

@@ -16,6 +16,7 @@ from tvm.relax.backend import DispatchSampling, DispatchSortScan
 from mcfuser.codegen.llvm import rest
 from mcfuser.codegen.llvm.apart import set_apart
 from mcfuser.codegen.llvm.recurrence import recurrences
+from mcfuser.codegen.llvm.suppress import suppressions
 from mcfuser.codegen.shapes import ordered_shapes
 from mcfuser.codegen.tensorir.build import DOT_FEATURES, MATRIX_FEATURES, kernel_passes
 from mcfuser.device import Device
@@ -59,7 +60,7 @@ def _scheduled(device: Device) -> Iterable[tvm.transform.Pass]:
     """TVM's passes for a CPU, with this package's legalization and loops spread over the cores."""
     t = relax.transform
     return (
-        DispatchSampling(), recurrences(device), rest.legalize(),
+        DispatchSampling(), recurrences(device), suppressions(), rest.legalize(),
         DispatchSortScan(), t.AnnotateTIROpPattern(), t.FoldConstant(),
         t.FuseOps(), t.FuseTIR(), t.DeadCodeElimination(["main"]), rest.spread,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
 from mcfuser.codegen.llvm.concatenate import concatenate
 from mcfuser.codegen.llvm.pad import pad
+from mcfuser.codegen.llvm.regions import regions
 from mcfuser.codegen.llvm.resize import resize
 from mcfuser.codegen.llvm.sample import sample
 from mcfuser.codegen.llvm.scan import cumulate
@@ -40,6 +41,7 @@ def legalize() -> tvm.transform.Pass:
         "relax.cumsum": _ours(cumulate),
         "relax.scatter_nd": _ours(scatter),
         "relax.topk": _ours(top),
+        "relax.vision.roi_align": _ours(regions),
     })  # fmt: skip
 
 

@@ -3,6 +3,7 @@ are known at run time."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from mcfuser.errors import ModelError
 from mcfuser.graph.dynamic.axes import Point
 from mcfuser.graph.dynamic.facts import ShapeFacts
 from mcfuser.graph.dynamic.layout import Operand, Sign, is_dynamic, zeroed
-from mcfuser.graph.dynamic.length import Length, Symbol
+from mcfuser.graph.dynamic.length import Length, Symbol, product
 from mcfuser.graph.dynamic.node import PaddedNode
 from mcfuser.graph.dynamic.padded import PaddedGraph
 from mcfuser.graph.dynamic.rules.table import ROWS, RULES, rows
@@ -47,28 +48,66 @@ def padded(points: Sequence[Point], facts: Sequence[ShapeFacts]) -> PaddedModel:
     """
     upper = facts[0].model
     names = _input_names(upper.proto.graph, [s for s in points[0] if _varies(points, s)])
-    graph = PaddedGraph(points, facts, names)
-    for symbol in names:
-        graph.lengths[tuple(p[symbol] for p in points)] = Symbol(symbol)
-    producers = {out: node for node in upper.proto.graph.node for out in node.output if out}
+    walk = _walked(PaddedGraph(points, facts, names))
+    results = tuple(walk.result(o.name) for o in upper.proto.graph.output)
+    model = _assembled(upper, walk.graph)
+    for name in names.values():
+        model.proto.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, [1]))
+    used = {name for node in inside(model.proto.graph, onnx.NodeProto) for name in node.input}
+    read = frozenset(symbol for symbol, name in names.items() if name in used)
+    return PaddedModel(model, tuple(names), read, results)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedModel:
+    """A model in which extents that elements decide are as large as they may be, until outputs are
+    cut; `shapes` has those of some of its values before that, by name: run-time extents, or
+    numbers."""
+
+    model: OnnxModel
+    shapes: Mapping[str, tuple[Length | int, ...]]
+
+
+def bounded(
+    points: Sequence[Point],
+    facts: Sequence[ShapeFacts],
+    found: Mapping[str, str],
+    watched: Sequence[str] = (),
+) -> BoundedModel:
+    """The model with room for all that may be found; `points` are extents that elements decide, the
+    largest ones first, `facts` are those of the same nodes at each point, and `found` has the name
+    of each extent, by the value that has it. The result has the shapes of the values `watched`.
+
+    Raises ModelError, naming the operator, where one cannot be computed so.
+    """
+    walk = _walked(PaddedGraph(points, facts, {}, found))
+    upper = facts[0].model
+    shapes = {name: walk.shape(name) for name in watched}
+    for value in upper.proto.graph.output:
+        walk.cut(value.name)
+    return BoundedModel(_assembled(upper, walk.graph), shapes)
+
+
+def _walked(graph: PaddedGraph) -> _Walk:
+    """All nodes of the model, written."""
+    facts, proto = graph.facts, graph.upper.model.proto
+    for symbol in graph.inputs:
+        graph.lengths[tuple(p[symbol] for p in graph.points)] = Symbol(symbol)
+    producers = {out: node for node in proto.graph.node for out in node.output if out}
     walk = _Walk(graph, producers)
-    for value in upper.proto.graph.input:
+    for value in proto.graph.input:
         layout = tuple(map(zeroed, graph.layout(value.name) or ()))
         unsigned = value.type.tensor_type.elem_type == TensorProto.BOOL
         graph.operands[value.name] = Operand(
             value.name, layout, True, "nonnegative" if unsigned else "any"
         )
-    scaled = scaled_weights(upper.proto.graph)  # which stay integers until they are multiplied by
-    for node in upper.proto.graph.node:
+    scaled = scaled_weights(proto.graph)  # which stay integers until they are multiplied by
+    for node in proto.graph.node:
         if any(name and not _constant(facts, name) for name in node.output):
             walk.write(node)
         elif not scaled.isdisjoint(node.output) or not walk.computed(node):
             graph.nodes.append(node)
-    results = tuple(walk.result(o.name) for o in upper.proto.graph.output)
-    model = _assembled(upper, graph)
-    used = {name for node in inside(model.proto.graph, onnx.NodeProto) for name in node.input}
-    read = frozenset(symbol for symbol, name in names.items() if name in used)
-    return PaddedModel(model, tuple(names), read, results)
+    return walk
 
 
 def _input_names(graph: onnx.GraphProto, symbols: Sequence[str]) -> dict[str, str]:
@@ -168,39 +207,71 @@ class _Walk:
 
     def result(self, name: str) -> tuple[Length | int, ...]:
         """The run-time shape of an output, which is given its name."""
+        value, lengths = self._compacted(name)
+        if value.name != name:
+            self.rename(name)
+            self.graph.nodes.append(
+                helper.make_node("Identity", [value.name], [name], f"{name}/result")
+            )
+        return lengths
+
+    def cut(self, name: str) -> None:
+        """Gives an output its name, and cuts it to its run-time shape."""
+        value, lengths = self._compacted(name)
+        dims = [d for d, length in enumerate(lengths) if not isinstance(length, int)]
+        if not dims:
+            self.result(name)
+            return
+        g, read = self.graph, value.name
+        ends = [g.write_length(one) for one in lengths if not isinstance(one, int)]
+        end = ends[0] if len(ends) == 1 else g.op("Concat", *ends, axis=0)
+        if read == name:
+            read = f"{name}/unpadded"
+        self.rename(name)
+        inputs = [read, g.ints(*[0] * len(dims)), end, g.ints(*dims)]
+        g.nodes.append(helper.make_node("Slice", inputs, [name], f"{name}/cut"))
+
+    def _compacted(self, name: str) -> tuple[Operand, tuple[Length | int, ...]]:
+        """An output whose valid elements come first in each dimension, and its run-time shape."""
         graph, value = self.graph, self.operand(name)
         node = self.producers.get(name) or helper.make_node("Identity", [name], [name], name)
         for d in range(len(value.layout)):
             value = graph.compacted(value, d, node)
-        if value.name != name:
-            _renamed(graph.nodes, value.name, name)
+        return value, self._lengths(value, node, name)
+
+    def shape(self, name: str) -> tuple[Length | int, ...]:
+        """The run-time shape of a value."""
+        return self._lengths(self.operand(name), self.producers[name], name)
+
+    def _lengths(self, value: Operand, node: onnx.NodeProto, name: str) -> tuple[Length | int, ...]:
         lengths: list[Length | int] = []
         for d, dim in enumerate(value.layout):
             if not is_dynamic(dim):
-                lengths.append(dim[0].upper if dim else 1)
+                lengths.append(math.prod(f.upper for f in dim))
                 continue
-            length = graph.length(dim[0].extents)
+            found = [self.graph.length(f.extents) for f in dim]
+            length = found[0] if len(found) == 1 else product(found)
             if length is None:
-                raise graph.refusal(node, f"the extent of dimension {d} of '{name}' is not known")
+                raise self.graph.refusal(
+                    node, f"the extent of dimension {d} of '{name}' is not known"
+                )
             lengths.append(length)
         return tuple(lengths)
+
+    def rename(self, name: str) -> None:
+        """Makes an output's name free: what has it so far has another one."""
+        for node in self.graph.nodes:
+            for i, out in enumerate(node.output):
+                if out == name:
+                    node.output[i] = f"{name}/unpadded"
+            for i, read in enumerate(node.input):
+                if read == name:
+                    node.input[i] = f"{name}/unpadded"
 
 
 def _sign(array: OnnxArray) -> Sign:
     least = array.min()
     return "positive" if least > 0 else "nonnegative" if least >= 0 else "any"
-
-
-def _renamed(nodes: list[onnx.NodeProto], found: str, name: str) -> None:
-    """Gives an output of the model its name: what made it before has another one."""
-    for node in nodes:
-        for i, out in enumerate(node.output):
-            if out == name:
-                node.output[i] = f"{name}/unpadded"
-        for i, read in enumerate(node.input):
-            if read == name:
-                node.input[i] = f"{name}/unpadded"
-    nodes.append(helper.make_node("Identity", [found], [name], f"{name}/result"))
 
 
 def _assembled(upper: OnnxModel, graph: PaddedGraph) -> OnnxModel:
@@ -217,6 +288,4 @@ def _assembled(upper: OnnxModel, graph: PaddedGraph) -> OnnxModel:
     proto.graph.initializer.extend(
         stored(name, array, weights) for name, array in graph.known.items() if name in read
     )
-    for name in graph.inputs.values():
-        proto.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, [1]))
     return OnnxModel(proto, weights)

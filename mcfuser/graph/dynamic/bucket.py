@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from mcfuser.errors import ModelError
 from mcfuser.graph.bind import bind
 from mcfuser.graph.dynamic.analysis import PaddedModel, padded
 from mcfuser.graph.dynamic.axes import Point, RuntimeShapes
+from mcfuser.graph.dynamic.difference import first_difference
 from mcfuser.graph.dynamic.facts import Evaluations, ShapeFacts, shape_facts
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.load import written_out
@@ -70,7 +71,7 @@ def bucket_model(model: DynamicModel, low: Point, high: Point) -> PaddedModel:
     kept, facts = [high], [upper]
     for point in points[1:]:
         one = model.facts(point)
-        other = _difference(upper.model.proto.graph, one.model.proto.graph)
+        other = first_difference(upper.model.proto.graph, one.model.proto.graph)
         if other is None:
             kept.append(point)
             facts.append(one)
@@ -107,22 +108,3 @@ def looked_at(low: Point, high: Point) -> list[dict[str, int]]:
 def told(point: Mapping[str, int]) -> str:
     """A point in words."""
     return ", ".join(f"{name}={extent}" for name, extent in point.items())
-
-
-def _difference(one: onnx.GraphProto, other: onnx.GraphProto) -> str | None:
-    """The first node that one of two graphs has and the other has not; None where they are equal
-    but for their constants."""
-    for a, b in zip(one.node, other.node, strict=False):
-        if _form(a) != _form(b):
-            return f"operator '{a.op_type}' (node '{a.name}')"
-    if len(one.node) != len(other.node):
-        more: Sequence[onnx.NodeProto] = max(one.node, other.node, key=len)
-        extra = more[min(len(one.node), len(other.node))]
-        return f"operator '{extra.op_type}' (node '{extra.name}')"
-    return None
-
-
-def _form(node: onnx.NodeProto) -> tuple[object, ...]:
-    attributes = [] if node.op_type == "Constant" else node.attribute
-    written = sorted(a.SerializeToString(deterministic=True) for a in attributes)
-    return node.op_type, node.domain, tuple(node.input), tuple(node.output), tuple(written)

@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from mcfuser.graph.dynamic.buckets import LoadedBuckets
 from mcfuser.graph.dynamic.dispatch import PortExtent, RuntimePort
-from mcfuser.graph.dynamic.length import LengthProduct, LengthSum, Quotient, Symbol
+from mcfuser.graph.dynamic.length import Least, LengthProduct, LengthSum, Quotient, Symbol
 
 
 def dynamic_report(loaded: LoadedBuckets, chains: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -62,6 +62,8 @@ def length_text(length: PortExtent) -> str:
             return f"({length_text(one)}) * ({length_text(other)})"
         case Quotient(divided, divisor):
             return f"({length_text(divided)}) // {divisor}"
+        case Least(bounded, most):
+            return f"min({length_text(bounded)}, {most})"
         case LengthSum(terms, constant):
             parts = [
                 length_text(one) if times == 1 else f"{times} * {length_text(one)}"

@@ -12,6 +12,7 @@ from tvm import relax, te, tirx
 
 from mcfuser.graph.dynamic.axes import Point, RuntimeExtent
 from mcfuser.graph.dynamic.length import (
+    Least,
     Length,
     LengthProduct,
     LengthSum,
@@ -389,6 +390,8 @@ class _Main:
                 return self._expression(one) * self._expression(other)
             case Quotient(divided, divisor):
                 return tirx.floordiv(self._expression(divided), divisor)
+            case Least(bounded, most):
+                return tirx.min(self._expression(bounded), tirx.const(most, "int64"))
             case _:
                 assert_never(length)
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from mcfuser.graph.decided import DECIDING, Decide
 from mcfuser.graph.evaluate import Unfolded, evaluate
 from mcfuser.graph.rewrite.known import fixed_shape, inferred_types, literal
 from mcfuser.graph.weights import OnnxArray, OnnxModel
@@ -31,7 +32,8 @@ class ShapeFacts:
 
     `types` has every value whose type is known; `weights` are those of the graph, and `constants`
     the arrays that were needed so far; `makers` has the node of each value that depends on no
-    input; `from_shapes` are those of them that depend on the shape of a value.
+    input; `from_shapes` are those of them that depend on the shape of a value. `decide` gives the
+    types of the results of nodes whose elements decide how many these have (graph.decided).
     """
 
     model: OnnxModel
@@ -41,6 +43,7 @@ class ShapeFacts:
     constants: dict[str, OnnxArray] = field(default_factory=dict)
     makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
     from_shapes: set[str] = field(default_factory=set)
+    decide: Decide | None = None
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a value; None where it is not known before the model runs."""
@@ -82,14 +85,17 @@ class ShapeFacts:
 
 
 def shape_facts(
-    model: OnnxModel, evaluations: Evaluations, original: Collection[str]
+    model: OnnxModel,
+    evaluations: Evaluations,
+    original: Collection[str],
+    decide: Decide | None = None,
 ) -> ShapeFacts:
     """The facts about a model whose input shapes are fixed.
 
     A constant that is not an `original` one of the model was made when its operators were written
     out, perhaps from their shapes.
     """
-    facts = ShapeFacts(model, evaluations)
+    facts = ShapeFacts(model, evaluations, decide=decide)
     graph = model.proto.graph
     for value in graph.input:
         facts.types[value.name] = value.type
@@ -116,8 +122,8 @@ def _add(facts: ShapeFacts, node: onnx.NodeProto) -> None:
         if shape is not None:
             given = {a.name: a.i for a in node.attribute}
             part = shape[given.get("start") : given.get("end")]
-            size = np.asarray(np.prod(shape, dtype=np.int64))
-            _set(facts, node.output[0], size if node.op_type == "Size" else np.asarray(part))
+            numbers = np.prod(shape, dtype=np.int64) if node.op_type == "Size" else part
+            _set(facts, node.output[0], np.asarray(numbers, np.int64))
             facts.from_shapes.add(node.output[0])
             return
     branches = any(a.HasField("g") or a.graphs for a in node.attribute)
@@ -126,6 +132,11 @@ def _add(facts: ShapeFacts, node: onnx.NodeProto) -> None:
         if any(name in facts.from_shapes for name in read):
             facts.from_shapes.update(filter(None, node.output))
             facts.array(node.output[0])
+    decided = node.op_type in DECIDING and not node.domain
+    if decided and facts.is_constant(node.output[0]):
+        facts.array(node.output[0])
+    elif decided and facts.decide is not None:
+        facts.types.update(facts.decide(node, facts))
     if not branches and any(facts.shape(name) is None for name in node.output if name):
         shown = {n: t for n in read if (t := _shown(facts, n)) is not None}
         opsets = facts.model.proto.opset_import

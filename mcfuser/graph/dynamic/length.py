@@ -9,7 +9,7 @@ from typing import assert_never
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """An extent of an input."""
+    """An extent of an input, or one that elements decide."""
 
     name: str
 
@@ -38,7 +38,15 @@ class LengthProduct:
     other: Length
 
 
-Length = Symbol | LengthSum | LengthProduct | Quotient
+@dataclass(frozen=True, slots=True)
+class Least:
+    """The smaller one of a length and a number."""
+
+    length: Length
+    most: int
+
+
+Length = Symbol | LengthSum | LengthProduct | Quotient | Least
 
 
 def number(value: int) -> Length:
@@ -83,6 +91,8 @@ def symbols(length: Length) -> frozenset[str]:
             return symbols(one) | symbols(other)
         case Quotient(divided, _):
             return symbols(divided)
+        case Least(bounded, _):
+            return symbols(bounded)
         case _:
             assert_never(length)
 
@@ -98,5 +108,7 @@ def evaluate(length: Length, at: Mapping[str, int]) -> int:
             return evaluate(one, at) * evaluate(other, at)
         case Quotient(divided, divisor):
             return evaluate(divided, at) // divisor
+        case Least(bounded, most):
+            return min(evaluate(bounded, at), most)
         case _:
             assert_never(length)

@@ -20,6 +20,7 @@ from mcfuser.graph.dynamic.layout import (
     all_zero,
     is_dynamic,
 )
+from mcfuser.graph.dynamic.length import Symbol
 from mcfuser.graph.dynamic.padded import PaddedGraph
 
 Numbers = np.ndarray[Any, Any]
@@ -137,6 +138,12 @@ class PaddedNode:
     ) -> list[Operand]:
         """One result."""
         return [Operand(name, layout, finite, sign)]
+
+    def counted(self, output: int, extents: Factor, count: str) -> None:
+        """Notes that a row of one int64 holds an extent that the node's elements decide."""
+        symbol = self.graph.found[self.node.output[output]]
+        self.graph.inputs[symbol] = count
+        self.graph.lengths[extents.extents] = Symbol(symbol)
 
     def masked(self, x: Operand, position: int, dims: Sequence[int], fill: float) -> Operand:
         """The operand at a position with `fill` in the padded positions of some dimensions, where

@@ -28,6 +28,7 @@ from mcfuser.graph.dynamic.layout import (
     zeroed,
 )
 from mcfuser.graph.dynamic.length import (
+    Least,
     Length,
     LengthProduct,
     LengthSum,
@@ -53,13 +54,16 @@ class PaddedGraph:
 
     `points` are extents within the bucket, its upper ones first, and `facts` those of the model at
     each of them. `inputs` has the graph's input that holds each run-time extent, by the extent's
-    name. `known` are values of the model that depend on shapes alone. `lengths` says what the
-    run-time extents of values are, by their numbers at the points.
+    name. `found` has the name of the extent that elements decide, by the value that has it; what
+    holds it is among `inputs` once it is written. `known` are values of the model that depend on
+    shapes alone. `lengths` says what the run-time extents of values are, by their numbers at the
+    points.
     """
 
     points: Sequence[Point]
     facts: Sequence[ShapeFacts]
-    inputs: Mapping[str, str]
+    inputs: dict[str, str]
+    found: Mapping[str, str] = field(default_factory=dict)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[TensorProto] = field(default_factory=list)
     known: dict[str, OnnxArray] = field(default_factory=dict)
@@ -129,11 +133,16 @@ class PaddedGraph:
         return self.lengths.get(dim_extents)
 
     def _fitted(self, wanted: tuple[int, ...]) -> Length | None:
-        """A sum of multiples of one or two lengths that are known, the inputs' extents first."""
+        """A sum of multiples of one or two lengths that are known, the inputs' extents first, or
+        the smaller one of a length and a number."""
         if len(set(wanted)) == 1:
             return number(wanted[0])
-        known = [(n, length) for n, length in self.lengths.items() if len(set(n)) > 1][:_BASES]
-        for chosen in (*((k,) for k in known), *itertools.combinations(known, 2)):
+        known = [(n, length) for n, length in self.lengths.items() if len(set(n)) > 1]
+        most = max(wanted)
+        for numbers, length in known:
+            if tuple(min(n, most) for n in numbers) == wanted:
+                return Least(length, most)
+        for chosen in (*((k,) for k in known), *itertools.combinations(known[:_BASES], 2)):
             columns = [*(n for n, _ in chosen), (1,) * len(wanted)]
             rows = np.asarray(columns, float).T
             *times, constant = np.rint(np.linalg.lstsq(rows, np.asarray(wanted, float))[0])
@@ -187,6 +196,8 @@ class PaddedGraph:
                 return self.op("Mul", self.write_length(one), self.write_length(other))
             case Quotient(divided, divisor):
                 return self.op("Div", self.write_length(divided), self.ints(divisor))
+            case Least(bounded, most):
+                return self.op("Min", self.write_length(bounded), self.ints(most))
             case LengthSum(terms, constant):
                 parts = [
                     self.op("Mul", self.write_length(one), self.ints(times))
@@ -269,6 +280,8 @@ class PaddedGraph:
             stride = 1
             for f in reversed(dim):  # the positions among the valid elements, innermost first
                 length = self.length_name(f, node)
+                if self.found and f.dynamic:  # nothing may be found
+                    length = self.op("Max", length, self.ints(1))
                 at = self.op("Mul", self.op("Mod", rest, length), self.ints(stride))
                 source = at if source is None else self.op("Add", source, at)
                 rest, stride = self.op("Div", rest, length), stride * f.upper

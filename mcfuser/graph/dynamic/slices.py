@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from mcfuser.errors import InputError
-from mcfuser.graph.check import answer, difference, model_tolerance, reference_session
+from mcfuser.graph.check import answer, model_tolerance, reference_session
 from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.dynamic.analysis import PaddedModel
 from mcfuser.graph.dynamic.axes import RuntimeExtent
 from mcfuser.graph.dynamic.bucket import DynamicModel
 from mcfuser.graph.dynamic.length import Length, Symbol, symbols
+from mcfuser.measure.tolerance import difference
 
 
 def sliced_extent(model: DynamicModel, whole: PaddedModel) -> RuntimeExtent | None:

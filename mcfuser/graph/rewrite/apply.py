@@ -11,6 +11,7 @@ from onnx import helper
 
 from mcfuser.chain.recurrence import NO_RECURRENCES, RecurrenceLimits
 from mcfuser.errors import ModelError
+from mcfuser.graph.decided import Decide
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
 from mcfuser.graph.read import described, opset
@@ -31,20 +32,21 @@ def rewrite(
     weights: Mapping[str, OnnxArray] = NONE,
     integers: bool = True,
     recurrences: RecurrenceLimits = NO_RECURRENCES,
+    decide: Decide | None = None,
 ) -> bool:
     """Replaces, in the model, every node for which there is a rewrite, every loop, and every If
     whose condition is known or that has several results; whether there was such a node.
 
     Input shapes must be fixed; `weights` are the large ones that the model declares. With
     `integers`, integer weights stay integers, and what they stand for is written out; with
-    `recurrences`, recurrent nodes stay that can be one call for a sequence. Raises
-    ModelError, naming the operator, where a node cannot be replaced, or the limit that the
-    replacements exceed.
+    `recurrences`, recurrent nodes stay that can be one call for a sequence. `decide` gives the
+    types of what elements decide (graph.decided). Raises ModelError, naming the operator, where a
+    node cannot be replaced, or the limit that the replacements exceed.
     """
     every = list(inside(proto.graph, onnx.NodeProto))
     if not any(_key(node) in REWRITES or node.op_type in ("If", *LOOPS) for node in every):
         return False
-    known = KnownValues(proto.opset_import, weights=weights)
+    known = KnownValues(proto.opset_import, weights=weights, decide=decide)
     known.add_graph(proto.graph)
     walk = _Walk(opset(proto), limits, len(every), integers, recurrences)
     walk.graph(proto.graph, known, inferred_shapes(outline(proto)).graph)

@@ -13,6 +13,7 @@ import onnx.checker
 import onnx.shape_inference
 from onnx import TensorProto, helper, numpy_helper
 
+from mcfuser.graph.decided import DECIDING, Decide
 from mcfuser.graph.evaluate import Unfolded, evaluate
 from mcfuser.graph.messages import inside
 from mcfuser.graph.weights import NONE, OnnxArray, is_declared
@@ -45,10 +46,12 @@ class KnownValues:
     whose data is elsewhere. `names` has all names in use.
     `floats` has, by the name of integers, the float32 value that has the same numbers.
     `unsigned` has, by the name of int8 numbers, the uint8 ones that are 128 more.
-    `moves` has the nodes that dequantize numbers, or move elements, by the names of their results.
+    `moves` has the nodes that dequantize numbers, or move elements, by the names of their results,
+    and `expanded` what those repeat that have more elements.
     `assembled` has the names of what is put together from constants alone, of any size.
     `sequences` has the names of the tensors of which each sequence consists, `listed` is the
-    number of these in all, and `counts` has how many names were made from a name.
+    number of these in all, and `counts` has how many names were made from a name. `decide` gives
+    the types of the results of nodes whose elements decide how many these have (graph.decided).
     """
 
     opsets: Opsets
@@ -58,11 +61,13 @@ class KnownValues:
     floats: dict[str, str] = field(default_factory=dict)
     unsigned: dict[str, str] = field(default_factory=dict)
     moves: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    expanded: dict[str, str] = field(default_factory=dict)
     assembled: set[str] = field(default_factory=set)
     sequences: MutableMapping[str, Sequence[str]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     listed: int = 0
     weights: Mapping[str, OnnxArray] = field(default_factory=lambda: NONE)
+    decide: Decide | None = None
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a value; None where some extent of it is not known."""
@@ -117,9 +122,13 @@ class KnownValues:
             return
         if node.op_type in MOVES and not node.domain:
             self.moves[node.output[0]] = node
+        if node.op_type == "Expand" and not node.domain:
+            self.expanded[node.output[0]] = node.input[0]
         fixed = all(self.is_fixed(name) for name in node.input if name)
         if fixed and node.op_type in _ASSEMBLING and not node.domain:
             self.assembled.update(node.output)
+        if self.decide is not None and not fixed and node.op_type in DECIDING and not node.domain:
+            self.types.update(self.decide(node, self))
         if any(self.shape(name) is None for name in node.output if name):
             self._infer(node)
         self._compute(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from mcfuser.graph.rewrite.body import NodeBody
 
@@ -42,6 +42,24 @@ def concatenation(body: NodeBody) -> list[str | None] | None:
     if len(left) == len(parts) or not left:
         return None
     return [body.op("Identity", left[0]) if len(left) == 1 else body.concat(axis, *left)]
+
+
+def scattered_rows(body: NodeBody) -> list[str | None] | None:
+    """A ScatterElements along the first dimension whose positions are one for each row, repeated
+    over it, as exporters write what is put into some rows: a ScatterND of whole rows."""
+    x, places, new = (body.read(i) for i in range(3))
+    repeated, known = body.known.expanded.get(places), body.known
+    shapes = [known.shape(n) for n in (x, places, new, repeated or "")]
+    if repeated is None or any(s is None for s in shapes):
+        return None
+    data, all_places, changes, own = (s or () for s in shapes)
+    along = int(body.attribute("axis", 0)) % max(1, len(data))
+    wide = (1,) * (len(data) - len(own)) + own
+    whole = along == 0 and len(data) > 1 and changes == all_places and changes[1:] == data[1:]
+    if not whole or math.prod(wide[1:]) > 1 or wide[0] != changes[0]:
+        return None
+    given = {a.name: helper.get_attribute_value(a) for a in body.node.attribute if a.name != "axis"}
+    return [body.op("ScatterND", x, body.reshape(repeated, -1, 1), new, **given)]
 
 
 def tensor_scatter(body: NodeBody) -> list[str | None]:

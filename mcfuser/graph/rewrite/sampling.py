@@ -19,6 +19,9 @@ _ATTRIBUTES = (
 _UNKNOWN = "TVM has no such form with '{}'; export it with sizes"
 _OPTIONAL = 13
 """The first opset in which a Resize may leave out what it does not use."""
+_PLACES, _HALF = "coordinate_transformation_mode", 16
+"""Where a RoiAlign's places are, and the first opset in which they are half an element earlier
+unless it says so."""
 _WHOLE = 1e-3
 """By how much of an element a size may differ from a whole number."""
 
@@ -120,10 +123,17 @@ def _alone(body: NodeBody, x: OnnxArray, size: float) -> OnnxArray:
 
 
 def roi_align(body: NodeBody) -> list[str | None] | None:
-    """Leaves a RoiAlign to TVM, narrow floats as float32, which TVM computes whatever it says.
-    Refuses a maximum, which TVM computes wrongly."""
+    """A RoiAlign that says where its places are, if it may (graph.convert), with narrow floats as
+    float32, which TVM computes whatever it says. Refuses a maximum, which TVM computes wrongly."""
     if body.attribute("mode", "avg") == "max":
         raise body.refusal("TVM has no maximum of regions (mode 'max')")
+    if body.opset >= _HALF and body.attribute(_PLACES, None) is None:
+        given = {a.name: helper.get_attribute_value(a) for a in body.node.attribute}
+        given[_PLACES] = "half_pixel"
+        x, kind = body.read(0), body.dtype(body.read(0))
+        read = [body.widened(x), body.widened(body.read(1)), body.read(2)]
+        made = body.op("RoiAlign", *read, **given)
+        return [body.op("Cast", made, to=kind) if kind in NARROW else made]
     return widened(*NARROW)(body)
 
 
@@ -186,12 +196,3 @@ def overlapping_sum(body: NodeBody) -> list[str | None]:
         output_padding=[f % s for f, s in zip(free, strides, strict=True)],
     )  # fmt: skip
     return [body.reshape(y, batch, channels, *extents)]
-
-
-def suppressed(body: NodeBody) -> list[str | None]:
-    """NonMaxSuppression: TVM returns as many boxes as there may be, of which the last ones hold
-    anything."""
-    raise body.refusal(
-        "how many boxes are left is known at run time only; export the model without it, and "
-        "suppress boxes in what the model returns"
-    )

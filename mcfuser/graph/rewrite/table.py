@@ -8,6 +8,7 @@ from onnx import TensorProto
 
 from mcfuser.graph.rewrite import (
     activation,
+    decided,
     fourier,
     grouped,
     learned,
@@ -45,6 +46,7 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     ("", "Celu"): activation.celu,
     ("", "Col2Im"): sampling.overlapping_sum,
     ("", "Concat"): movement.concatenation,
+    ("", "Compress"): decided.kept,
     ("", "ConcatFromSequence"): sequence.concatenation,
     ("", "ConvInteger"): quantized.integer_convolution,
     ("", "ConvTranspose"): sampling.transposed_convolution,
@@ -70,7 +72,7 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     ("", "MatMulInteger"): quantized.integer_product,
     ("", "MeanVarianceNormalization"): activation.widened(*NARROW),
     ("", "Mod"): activation.widened(_BRAIN),
-    ("", "NonMaxSuppression"): sampling.suppressed,
+    ("", "NonMaxSuppression"): decided.suppressed,
     ("", "OneHot"): movement.one_hot,
     ("", "Pow"): activation.power,
     ("", "QLinearConv"): quantized.convolution,
@@ -100,6 +102,7 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     ("", "Sinh"): activation.widened(*NARROW),
     ("", "SplitToSequence"): sequence.parts,
     ("", "STFT"): fourier.short_time,
+    ("", "ScatterElements"): movement.scattered_rows,
     ("", "TensorScatter"): movement.tensor_scatter,
     ("", "ThresholdedRelu"): activation.widened(*NARROW),
     (_LEARNED, "ArrayFeatureExtractor"): learned.features,

@@ -140,6 +140,26 @@ def test_a_rule_whose_schedule_tvm_cannot_lower_leaves_a_function_to_the_next_on
     assert "__global__" in source(dilated, *inputs)
 
 
+@pytest.mark.parametrize(("width", "fits"), [(672, True), (960, False)])
+def test_a_rule_that_takes_too_much_memory_leaves_a_function_to_the_next_one(
+    width: int, fits: bool
+) -> None:
+    """NVIDIA's compiler refuses a kernel whose threads share more than 48 KiB."""
+
+    def gate(w: relax.Expr, x: relax.Expr) -> relax.Expr:
+        return relax.op.matmul(w, x)
+
+    shapes = (240, width), (1, width, 1)
+    function = unscheduled(gate, *shapes, dtype="float32")
+    rule = dlight.gpu.GEMV()
+    with TARGET:
+        taken = rule.apply(function, TARGET, False)
+        assert (rest.shared_bytes(taken) <= rest.SHARED) is fits
+        assert rest.shared_bytes(taken) == 16 * width * 4
+        assert (rest.tried(rule).apply(function, TARGET, False) is not None) is fits
+    assert "__global__" in source(gate, *((shape, "float32") for shape in shapes))
+
+
 def test_no_rule_is_asked_about_a_function_that_reduces_nothing() -> None:
     """Each would inline all of its blocks first."""
     asked: list[tirx.PrimFunc] = []

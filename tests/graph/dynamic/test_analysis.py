@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from mcfuser.extents import InputShapes
-from mcfuser.graph.check import difference
 from mcfuser.graph.dynamic.analysis import PaddedModel
 from mcfuser.graph.dynamic.bucket import DynamicModel
+from mcfuser.measure.tolerance import difference
 from tests.support.dynamic_models import MODELS, hidden_sum, vision
 from tests.support.dynamic_nets import (
     drawn,
@@ -237,6 +237,63 @@ def repeated_for_each_row(net: Net, x: str) -> str:
     return net.op("Sub", x, total)
 
 
+def row_count(net: Net, x: str) -> str:
+    return net.op("Unsqueeze", length(net, x), net.ints(0))
+
+
+def few_of_the_largest(net: Net, x: str) -> str:
+    """Four rows, or all that there are."""
+    most = net.op("Min", row_count(net, x), net.ints(4))
+    score = net.op("ReduceSum", x, net.ints(1), keepdims=0)
+    net.op("TopK", score, most, outputs=2, axis=0)
+    values, at = net.nodes[-1].output
+    return net.op("Mul", net.op("Gather", x, at, axis=0), net.op("Unsqueeze", values, net.ints(1)))
+
+
+def filled_up(net: Net, x: str) -> str:
+    """Twelve rows and a column on each side, of which those behind the model's hold a number."""
+    left = net.op("Sub", net.ints(12), row_count(net, x))
+    margins = net.op("Concat", net.ints(0, 1), left, net.ints(1), axis=0)
+    return net.op("Pad", net.op("Exp", x), margins, net.const(np.float32(3)))
+
+
+def cut_to_one(net: Net, x: str) -> str:
+    """A row: a margin that is no larger than 0 cuts all but it."""
+    left = net.op("Sub", net.ints(1), row_count(net, x))
+    margins = net.op("Concat", net.ints(0, 0), left, net.ints(0), axis=0)
+    return net.op("Pad", net.op("Exp", x), margins)
+
+
+def put_into_a_table(net: Net, x: str, from_end: bool = False) -> str:
+    """Rows that are written over some of a longer table, counted from its start or its end."""
+    at = net.op("Unsqueeze", places(net, x), net.ints(1))
+    if from_end:
+        at = net.op("Sub", net.const(-1, I64), at)
+    everywhere = net.op("Expand", at, net.op("Concat", row_count(net, x), net.ints(8), axis=0))
+    shifted = net.op("Mod", everywhere, net.const(12, I64), fmod=1)
+    return net.op("ScatterElements", net.weight(12, 8), shifted, net.op("Exp", x), axis=0)
+
+
+def put_into_itself(net: Net, x: str) -> str:
+    """The first row over the last one."""
+    last = net.op("Sub", row_count(net, x), net.ints(1))
+    at = net.op("Reshape", last, net.ints(1, 1))
+    first = net.op("Slice", x, net.ints(0), net.ints(1), net.ints(0))
+    return net.op("ScatterND", net.op("Exp", x), at, first)
+
+
+def added_to_a_table(net: Net, x: str) -> str:
+    at = net.op("Unsqueeze", net.op("Mod", places(net, x), net.const(3, I64)), net.ints(1))
+    return net.op("ScatterND", net.weight(12, 8), at, net.op("Exp", x), reduction="add")
+
+
+def regions_of_a_picture(net: Net, x: str) -> str:
+    boxes = net.op("Slice", net.op("Abs", x), net.ints(0), net.ints(4), net.ints(1))
+    of = net.op("Mul", places(net, x), net.const(0, I64))
+    return net.op("RoiAlign", net.weight(1, 2, 6, 5), boxes, of, output_height=2, output_width=1,
+                  sampling_ratio=1)  # fmt: skip
+
+
 CASES: dict[str, Callable[[Net, str], str]] = {
     "relu": op("Relu"),
     "softmax over columns": op("Softmax", axis=-1),
@@ -263,6 +320,7 @@ CASES: dict[str, Callable[[Net, str], str]] = {
     "every second row": sliced(0, 1 << 40, step=2),
     "reversed": sliced(-1, -(1 << 40), step=-1),
     "columns": sliced(2, -1, axis=1),
+    "put into a table from its end": lambda net, x: put_into_a_table(net, x, True),
     **{
         f.__name__.replace("_", " "): f
         for f in (
@@ -271,7 +329,8 @@ CASES: dict[str, Callable[[Net, str], str]] = {
             rows_of_a_table, own_rows, last_row, merged_and_divided, expanded, tiled, buffered,
             counted_from_the_start, counted_from_the_end, largest, triangle,
             indexed, indexed_from_the_end, repeated_for_each_row,
-            quotient_of_integers, quantized,
+            quotient_of_integers, quantized, few_of_the_largest, filled_up, cut_to_one,
+            put_into_a_table, put_into_itself, added_to_a_table, regions_of_a_picture,
         )
     },
 }  # fmt: skip

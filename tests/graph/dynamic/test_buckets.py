@@ -22,7 +22,7 @@ from mcfuser.compile import CompiledModel, LockedBuild, compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import DisagreementError, InputError, ModelError
 from mcfuser.extents import InputShapes, to_json
-from mcfuser.graph.check import check, difference
+from mcfuser.graph.check import check
 from mcfuser.graph.dynamic.buckets import load_buckets
 from mcfuser.graph.dynamic.describe import length_text
 from mcfuser.graph.dynamic.length import LengthSum, Symbol
@@ -32,6 +32,7 @@ from mcfuser.graph.inspection import inspect
 from mcfuser.graph.limits import DEFAULTS
 from mcfuser.graph.running import running
 from mcfuser.lock import DeviceLock, Lock, ModelPin
+from mcfuser.measure.tolerance import difference
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
 from tests.support.dynamic_nets import drawn, encoder, run, spans
 from tests.support.nets import Net

@@ -15,13 +15,13 @@ from tvm.runtime.vm import VirtualMachine
 from mcfuser.codegen.llvm.module import build_library
 from mcfuser.devices.catalogue import device_named
 from mcfuser.extents import InputShapes
-from mcfuser.graph.check import difference
 from mcfuser.graph.dynamic.analysis import PaddedModel
 from mcfuser.graph.dynamic.bucket import DynamicModel, bucket_model
 from mcfuser.graph.dynamic.buckets import LoadedBuckets, joined, load_bucket
 from mcfuser.graph.dynamic.choice import Box, ChosenBuckets
 from mcfuser.graph.dynamic.describe import dynamic_report
 from mcfuser.graph.dynamic.slices import sliced_extent
+from mcfuser.measure.tolerance import difference
 from mcfuser.runtime.runner import arrays
 from tests.support.dynamic_models import MODELS
 from tests.support.dynamic_nets import Arrays, drawn, dynamic, run, spans

@@ -9,7 +9,7 @@ import pytest
 from mcfuser.chain.recurrence import RecurrenceLimits
 from mcfuser.errors import ModelError
 from mcfuser.extents import InputShapes
-from mcfuser.graph.check import difference
+from mcfuser.measure.tolerance import difference
 from tests.support.dynamic_nets import drawn, dynamic, in_bucket, run, spans, whole_bucket
 from tests.support.nets import Net
 from tests.support.recurrent_nodes import GATES

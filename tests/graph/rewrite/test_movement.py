@@ -12,6 +12,7 @@ from mcfuser.errors import ModelError
 from mcfuser.graph.load import load
 from mcfuser.graph.rewrite.apply import rewrite
 from tests.support.lifted import computed
+from tests.support.nets import Net
 from tests.support.one_node import Arrays, agree, one_node
 
 RANDOM = np.random.default_rng(0)
@@ -96,3 +97,37 @@ def test_a_unit_matrix_is_a_constant(more: dict[str, int]) -> None:
     model = one_node("EyeLike", ["x"], 1, given, dtypes=dtypes, **more)
     assert not [n.op_type for n in agree(model, given).graph.node if n.op_type != "Identity"]
     load(model.SerializeToString(), {})
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_whole_rows_are_put_where_they_go(reduction: str) -> None:
+    """From the end, too."""
+    for inner in ((4,), (2, 3)):
+        net = Net(opset=18)
+        at = net.const(np.array([3, 0, -2]).reshape(3, *[1] * len(inner)), np.int64)
+        x, rows = net.input("x", 5, *inner), net.input("rows", 3, *inner)
+        everywhere = net.op("Expand", at, net.op("Shape", rows))
+        model = net.model(net.op("ScatterElements", x, everywhere, rows, reduction=reduction))
+        made = agree(model, {"x": drawn(5, *inner), "rows": drawn(3, *inner)})
+        assert "ScatterND" in [n.op_type for n in made.graph.node]
+
+
+@pytest.mark.parametrize(
+    ("x", "at", "rows", "axis"),
+    [
+        ((5, 4), (3, 1), (3, 4), 1),  # along another dimension
+        ((5, 4), (1, 4), (3, 4), 0),  # a position for each column
+        ((5, 6), (3, 1), (3, 4), 0),  # parts of rows
+        ((5,), (1,), (3,), 0),  # elements
+    ],
+)
+def test_other_elements_are_put_one_by_one(
+    x: tuple[int, ...], at: tuple[int, ...], rows: tuple[int, ...], axis: int
+) -> None:
+    net = Net(opset=18)
+    places = net.const(np.arange(np.prod(at)).reshape(at), np.int64)
+    inputs = net.input("x", *x), net.input("rows", *rows)
+    everywhere = net.op("Expand", places, net.op("Shape", inputs[1]))
+    model = net.model(net.op("ScatterElements", inputs[0], everywhere, inputs[1], axis=axis))
+    rewrite(model)
+    assert "ScatterElements" in [n.op_type for n in model.graph.node]

@@ -49,12 +49,12 @@ def concat(n: PaddedNode) -> list[Operand]:
     read = [n.single(x, axis) for x in read]
     parts = [x.layout[axis] for x in read]
     name = n.write([x.name for x in read])[0]
-    lengths = [n.graph.length(_factor(n, p).extents) for p in parts]
+    lengths = [n.graph.length(single_factor(n, p).extents) for p in parts]
     known = tuple((length, 1) for length in lengths if length is not None)
     if is_dynamic(dims[axis]) and len(known) == len(parts):
         n.graph.lengths.setdefault(dims[axis][0].extents, LengthSum(known))
     if any(is_dynamic(p) for p in parts[:-1]):
-        name = _closed(n, name, axis, [_factor(n, p) for p in parts])
+        name = _closed(n, name, axis, [single_factor(n, p) for p in parts])
     elif is_dynamic(parts[-1]):
         dims[axis] = tuple(f.with_zero(parts[-1][0].zero) for f in dims[axis])
     return n.result(name, tuple(dims), finite, sign)
@@ -82,7 +82,8 @@ def _closed(n: PaddedNode, name: str, axis: int, parts: Sequence[Factor]) -> str
     return g.op("Gather", name, source, axis=axis)
 
 
-def _factor(n: PaddedNode, dim: PaddedDimension) -> Factor:
+def single_factor(n: PaddedNode, dim: PaddedDimension) -> Factor:
+    """The only factor of a dimension, which is 1 where it has none."""
     return only(dim) or n.graph.factor(1)
 
 
@@ -242,7 +243,7 @@ def _within(n: PaddedNode, at: Operand, dims: Sequence[PaddedDimension]) -> str:
     g = n.graph
     name = at.name if n.dtype(1) == INT64 else g.op("Cast", at.name, to=INT64)
     lengths = [
-        g.length_name(_factor(n, dim), n.node)
+        g.length_name(single_factor(n, dim), n.node)
         if is_dynamic(dim)
         else g.ints(math.prod(f.upper for f in dim))
         for dim in dims
@@ -275,37 +276,115 @@ def _from_start(n: PaddedNode, x: Operand, at: Operand, axis: int) -> Operand:
     return at
 
 
+def scatter_elements(n: PaddedNode) -> list[Operand]:
+    """ScatterElements. What is padding among the updates goes behind the data's end."""
+    x, at, new = (n.operand(i) for i in range(3))
+    axis = int(n.attribute("axis", 0)) % len(x.layout)
+    x = n.single(x, axis)
+    at = _from_start(n, x, at, axis)
+    dims = [d for d, dim in enumerate(at.layout) if is_dynamic(dim)]
+    if not dims:
+        return n.result(n.write([x.name, at.name, new.name])[0], tuple(map(plain, x.layout)))
+    g = n.graph
+    end = math.prod(f.upper for f in x.layout[axis])
+    valid = g.valid(at.layout, dims, n.node)
+    name = at.name if n.dtype(1) == INT64 else g.op("Cast", at.name, to=INT64)
+    if not is_dynamic(x.layout[axis]) and at.sign == "any":
+        name = g.op("Where", g.op("Less", name, g.ints(0)), g.op("Add", name, g.ints(end)), name)
+    name = g.op("Where", valid, name, g.const(np.int64(end), INT64))
+    return _behind(n, x, axis, [name, new.name])
+
+
+def scatter_nd(n: PaddedNode) -> list[Operand]:
+    """ScatterND. What is padding among the updates goes behind the data's end."""
+    x, at, new = (n.operand(i) for i in range(3))
+    n.static(at, [-1], "which is the length of an index")
+    count = math.prod(f.upper for f in at.layout[-1])
+    x = n.single(x, *range(count))
+    name = _within(n, at, x.layout[:count])
+    dims = [d for d, dim in enumerate(at.layout[:-1]) if is_dynamic(dim)]
+    if not dims:
+        return n.result(n.write([x.name, name, new.name])[0], tuple(map(plain, x.layout)))
+    end = math.prod(f.upper for f in x.layout[0])
+    valid = n.graph.valid(at.layout, dims, n.node)
+    behind = n.graph.ints(end, *[0] * (count - 1))
+    return _behind(n, x, 0, [n.graph.op("Where", valid, name, behind), new.name])
+
+
+def _behind(n: PaddedNode, x: Operand, axis: int, updates: Sequence[str]) -> list[Operand]:
+    """The node's result on data with one more element along an axis, which is dropped again."""
+    g = n.graph
+    end = math.prod(f.upper for f in x.layout[axis])
+    more = [math.prod(f.upper for f in dim) for dim in x.layout]
+    more[axis] = 1
+    wide = g.op("Concat", x.name, g.const(np.zeros(more), n.dtype(0)), axis=axis)
+    (made,) = n.write([wide, *updates])
+    part = g.op("Slice", made, g.ints(0), g.ints(end), g.ints(axis))
+    return n.result(part, tuple(map(plain, x.layout)))
+
+
+def regions(n: PaddedNode) -> list[Operand]:
+    """RoiAlign, of any number of regions."""
+    x, rows, pictures = (n.operand(i) for i in range(3))
+    n.static(x, range(len(x.layout)), "which its regions are cut from")
+    made = n.result_layout()
+    return n.result(n.same(x, rows, pictures)[0], (plain(rows.layout[0]), *made[1:]))
+
+
 def pad(n: PaddedNode) -> list[Operand]:
     """Pad by a constant: padded positions hold it, so that the margin begins where the run-time
-    extent ends."""
+    extent ends. A margin that depends on the extents is a fixed one behind what is padded then."""
     x = n.operand(0)
-    rank = len(x.layout)
+    rank, points = len(x.layout), range(len(n.graph.points))
     given = n.attribute("pads")
-    pads = given if given is not None else n.number(1, "margins")
-    assert pads is not None
+    margins = n.numbers(1, "margins") if given is None else [np.asarray(given)] * len(points)
+    assert margins is not None
     axes = [int(a) % rank for a in axes] if (axes := n.number(3, "axes")) is not None else None
-    whole = [0] * (2 * rank)
+    whole = np.zeros((len(points), 2, rank), np.int64)
     for i, d in enumerate(axes if axes is not None else range(rank)):
-        whole[d], whole[rank + d] = int(pads[i]), int(pads[i + len(pads) // 2])
-    cut = [d for d in range(rank) if is_dynamic(x.layout[d]) and (whole[d] or whole[rank + d])]
+        for p in points:
+            whole[p, :, d] = margins[p][i], margins[p][i + len(margins[p]) // 2]
+    moving = (whole != whole[0]).any(axis=0)
+    if moving[0].any():
+        raise n.refusal("what it puts before its elements depends on the extents")
+    cut = [
+        d for d in range(rank)
+        if moving[1, d] or (is_dynamic(x.layout[d]) and whole[0, :, d].any())
+    ]  # fmt: skip
     fill = n.attribute("value", 0.0)
     if cut and n.has(2):
         number = n.number(2, "filling")
         fill = float(np.asarray(number).reshape(())) if number is not None else 0.0
-    if cut and (n.attribute("mode", "constant") != "constant" or min(whole) < 0):
+    negative = (whole[0][~moving] < 0).any()
+    if cut and (n.attribute("mode", "constant") != "constant" or negative):
         raise n.refusal(f"dimension {cut[0]} is cut, or padded by its own elements")
     x = n.single(x, *cut)
+    filled = n.masked(x, 0, cut, fill)
     layout = n.result_layout()
     dims: list[PaddedDimension] = []
     for d in range(rank):
-        kept = not (whole[d] or whole[rank + d])
-        if d in cut and (length := n.graph.length(x.layout[d][0].extents)) is not None:
-            wide = plus(length, whole[d] + whole[rank + d])
+        steady = not moving[1, d]
+        if d in cut and steady and (length := n.graph.length(x.layout[d][0].extents)) is not None:
+            wide = plus(length, int(whole[0, :, d].sum()))
             n.graph.lengths.setdefault(layout[d][0].extents, wide)
-        dims.append(x.layout[d] if kept else layout[d])
-    filled = n.masked(x, 0, cut, fill)
+        dims.append(x.layout[d] if steady and not whole[0, :, d].any() else layout[d])
+    name = _margins(n, filled, whole[0]) if moving.any() else n.same(filled)[0]
     done: Layout = tuple(
         tuple(f.with_zero(fill == 0) for f in dim) if d in cut else plain(dim)
         for d, dim in enumerate(dims)
     )
-    return n.result(n.same(filled)[0], done, x.finite and math.isfinite(fill))
+    return n.result(name, done, x.finite and math.isfinite(fill))
+
+
+def _margins(n: PaddedNode, filled: Operand, margins: Numbers) -> str:
+    """The operand, filled behind what is valid, with margins [2, rank], of which some may cut."""
+    g, rank = n.graph, len(filled.layout)
+    pads = np.maximum(margins, 0)
+    value = [n.node.input[2]] if n.has(2) else []
+    name = g.op("Pad", filled.name, g.ints(*pads.reshape(-1).tolist()), *value)
+    dims = [d for d in range(rank) if margins[1, d] < 0]
+    if not dims:
+        return name
+    sizes = [math.prod(f.upper for f in dim) for dim in filled.layout]
+    ends = [sizes[d] + int(margins[:, d].sum()) for d in dims]
+    return g.op("Slice", name, g.ints(*[0] * len(dims)), g.ints(*ends), g.ints(*dims))

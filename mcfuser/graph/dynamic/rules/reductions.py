@@ -70,6 +70,8 @@ def mean_by_extent(n: PaddedNode, mean: str, layout: Layout, over: Sequence[int]
     count = g.length_name(factors[0], n.node)
     for f in factors[1:]:
         count = g.op("Mul", count, g.length_name(f, n.node))
+    if g.found:  # what is found may be nothing, of which onnxruntime's mean is zero
+        count = g.op("Max", count, g.ints(1))
     whole = g.const(np.asarray(float(math.prod(f.upper for f in factors))), TensorProto.FLOAT)
     ratio = g.op("Div", whole, g.op("Cast", count, to=TensorProto.FLOAT))
     dtype = n.dtype(0)
@@ -112,14 +114,17 @@ def extremum_place(n: PaddedNode) -> list[Operand]:
 
 
 def top(n: PaddedNode) -> list[Operand]:
-    """TopK of a fixed number of elements."""
+    """TopK. Of a run-time number of elements, as many are kept as there may be."""
     x = n.operand(0)
     axis = int(n.attribute("axis", -1)) % len(x.layout)
     x = n.single(x, axis)
-    n.number(1, "elements that it keeps")
+    kept = n.numbers(1, "elements that it keeps")
+    assert kept is not None
     fill = -math.inf if n.attribute("largest", 1) else math.inf
-    names = n.same(n.masked(x, 0, [axis], fill))
     made = n.result_layout()
+    name = n.masked(x, 0, [axis], fill).name
+    steady = all(np.array_equal(k, kept[0]) for k in kept)
+    names = n.write([name, n.node.input[1] if steady else n.graph.ints(int(kept[0].item()))])
     layout = tuple(made[d] if d == axis else plain(dim) for d, dim in enumerate(x.layout))
     return [Operand(names[0], layout, x.finite), Operand(names[1], layout, True, "nonnegative")]
 

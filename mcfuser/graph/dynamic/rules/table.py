@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from mcfuser.graph.dynamic.layout import Operand, plain
 from mcfuser.graph.dynamic.node import PaddedNode
-from mcfuser.graph.dynamic.rules import movement, products, reductions, views, windows
+from mcfuser.graph.dynamic.rules import decided, movement, products, reductions, views, windows
 from mcfuser.graph.dynamic.rules.elementwise import ELEMENTWISE, elementwise
 from mcfuser.graph.dynamic.rules.recurrent import recurrence
 from mcfuser.graph.recurrence import GATES
@@ -42,10 +42,15 @@ RULES: Mapping[str, PaddingRule] = {
     "MatMul": products.matmul,
     "MatMulInteger": products.integer_matmul,
     "MaxPool": windows.pooling,
+    "NonMaxSuppression": decided.boxes,
+    "NonZero": decided.positions,
     "Pad": movement.pad,
     "RMSNormalization": reductions.normalization,
     "Range": views.number_range,
     "Reshape": views.reshape,
+    "RoiAlign": movement.regions,
+    "ScatterElements": movement.scatter_elements,
+    "ScatterND": movement.scatter_nd,
     "Shape": views.shape,
     "Size": views.size,
     "Slice": movement.slice_,
