@@ -4,6 +4,7 @@ each thread of a block."""
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +47,17 @@ template <typename T> T __shfl_up_sync(unsigned, T value, int by) {
   const int lane = threadIdx.x % 32;
   return exchanged(value, lane < by ? lane : lane - by);
 }
+unsigned __ballot_sync(unsigned, bool holds) {
+  Warp& w = warps[threadIdx.x / 32];
+  w.sent[threadIdx.x % 32] = holds;
+  pthread_barrier_wait(&w.barrier);
+  unsigned found = 0;
+  for (int lane = 0; lane < 32; ++lane) found |= (unsigned)w.sent[lane] << lane;
+  pthread_barrier_wait(&w.barrier);
+  return found;
+}
+int __popc(unsigned x) { return __builtin_popcount(x); }
+int __ffs(unsigned x) { return __builtin_ffs(x); }
 pthread_mutex_t memory = PTHREAD_MUTEX_INITIALIZER;
 template <typename T> void atomicAdd(T* place, T value) {
   pthread_mutex_lock(&memory);
@@ -94,6 +106,9 @@ def computed(
         for s in operator.steps
     ]
     path, made = folder / "kernel.cpp", folder / "kernel.so"
+    declared = r"extern __shared__ ([\w ]+) (\w+)\[\];"
+    text = re.sub(declared, rf"alignas(16) static char \2_bytes[{operator.shared}]; "
+                  r"\1* const \2 = (\1*)\2_bytes;", text)  # fmt: skip
     half = "#define HALF\n" if "__half" in text else ""
     path.write_text("".join([half, _HOST, text.removeprefix(HEADERS), *runs]))
     flags = ["-O0", "-std=c++17", "-mf16c", "-pthread", "-shared", "-fPIC", "-fno-strict-aliasing"]

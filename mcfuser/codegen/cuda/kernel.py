@@ -69,13 +69,15 @@ class KernelStep:
 @dataclass(frozen=True, slots=True)
 class SourceOperator:
     """An operator as functions in CUDA C that run one after the other, each of which takes all
-    arrays, of which the last ones are `written`; `functions` is what their statements call."""
+    arrays, of which the last ones are `written`; `functions` is what their statements call, and
+    `shared` are the bytes of a block that they declare without a size."""
 
     name: str
     arrays: tuple[GivenArray, ...]
     written: int
     functions: str
     steps: tuple[KernelStep, ...]
+    shared: int = 0
 
     def text(self, name: str) -> str:
         """The text of a kernel of that name."""
@@ -96,7 +98,7 @@ class SourceOperator:
         name = kernel_name(self.name, self.text)
         types = ("handle",) * len(self.arrays)
         functions = tuple((f"{name}_{step.name}", types) for step in self.steps)
-        made = SourceKernel(functions, self.text(name), 0)
+        made = SourceKernel(functions, self.text(name), self.shared)
         launches = [
             SourceLaunch(f"{name}_{s.name}", s.threads, (s.blocks, 1, 1)) for s in self.steps
         ]

@@ -185,7 +185,7 @@ def build(module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]) 
             "export the model without it"
         )
     module, loops = with_kernels(module, device)
-    module, choices = with_suppression_kernels(module)
+    module, choices = with_suppression_kernels(module, device)
     module, others = with_operators(module)
     every: tuple[Attached, ...] = tuple(dict.fromkeys((*kernels, *loops, *choices, *others)))
     names = [name for k in every for name, _ in k.functions]
