@@ -33,7 +33,7 @@ _MOST = 2000
 """Rows of outputs above which they are not compared in any order."""
 _PART = 0.95
 """The part of the rows that agree among onnxruntime's own results that has to agree with them."""
-_SETTLED = 0.5
+_SETTLED = 0.9
 """Where fewer of onnxruntime's own rows agree, nothing can be told."""
 
 _Outputs = Sequence[NDArray[np.generic]]
