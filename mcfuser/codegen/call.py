@@ -11,6 +11,8 @@ from mcfuser.codegen.script import prim_func
 
 MadeCall = Callable[[relax.BlockBuilder, relax.Call], relax.Expr | None]
 """What stands for a call; None where it stays."""
+MadeNamedCall = Callable[[relax.BlockBuilder, relax.Call, str], relax.Expr | None]
+"""The same of a call of a function that has a name."""
 
 
 def called(
@@ -36,6 +38,19 @@ def with_calls(module: tvm.IRModule, made: MadeCall) -> tvm.IRModule:
         if isinstance(function, relax.Function):
             mutator.builder_.update_func(name, mutator.visit_expr(function))
     return mutator.builder_.finalize()
+
+
+def with_named_calls(module: tvm.IRModule, made: MadeNamedCall) -> tvm.IRModule:
+    """The module with what is `made` of each call of a function that stands, by its name, for what
+    a code generator has to write."""
+
+    def replace(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
+        what = call.args[0] if call.args else None
+        if not isinstance(what, relax.ExternFunc):
+            return None
+        return made(builder, call, str(what.global_symbol))
+
+    return with_calls(module, replace)
 
 
 @relax.expr_functor.mutator

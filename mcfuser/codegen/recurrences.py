@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from mcfuser.chain.recurrence import Recurrence, is_recurrence, recurrence_of
-from mcfuser.codegen.call import with_calls
+from mcfuser.codegen.call import with_named_calls
 
 MadeLoop = Callable[[relax.BlockBuilder, relax.Call, Recurrence], relax.Expr]
 """What stands for a call of a recurrence."""
@@ -17,9 +17,7 @@ MadeLoop = Callable[[relax.BlockBuilder, relax.Call, Recurrence], relax.Expr]
 def with_loops(module: tvm.IRModule, loop: MadeLoop) -> tvm.IRModule:
     """The module with what `loop` makes of each call of a recurrence."""
 
-    def made(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
-        what = call.args[0] if call.args else None
-        name = str(what.global_symbol) if isinstance(what, relax.ExternFunc) else ""
+    def written(builder: relax.BlockBuilder, call: relax.Call, name: str) -> relax.Expr | None:
         return loop(builder, call, recurrence_of(name)) if is_recurrence(name) else None
 
-    return with_calls(module, made)
+    return with_named_calls(module, written)

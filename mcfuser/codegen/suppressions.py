@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from mcfuser.chain.suppression import Suppression, is_suppression, suppression_of
-from mcfuser.codegen.call import with_calls
+from mcfuser.codegen.call import with_named_calls
 
 MadeSuppression = Callable[[relax.BlockBuilder, relax.Call, Suppression], relax.Expr]
 """What stands for a call of a suppression."""
@@ -17,9 +17,7 @@ MadeSuppression = Callable[[relax.BlockBuilder, relax.Call, Suppression], relax.
 def with_suppressions(module: tvm.IRModule, suppress: MadeSuppression) -> tvm.IRModule:
     """The module with what `suppress` makes of each call of a suppression."""
 
-    def made(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
-        what = call.args[0] if call.args else None
-        name = str(what.global_symbol) if isinstance(what, relax.ExternFunc) else ""
+    def written(builder: relax.BlockBuilder, call: relax.Call, name: str) -> relax.Expr | None:
         return suppress(builder, call, suppression_of(name)) if is_suppression(name) else None
 
-    return with_calls(module, made)
+    return with_named_calls(module, written)

@@ -99,18 +99,24 @@ def suppression(
     return SourceOperator("suppress", arrays, 1, functions, tuple(steps), shared)
 
 
+def _own(what: Suppression, classes: int, n: int) -> str:
+    """The names of what a block works on."""
+    return f"""\
+const int unit = blockIdx.x, picture = unit / {classes};
+const int lane = threadIdx.x % {WARP}, warp = threadIdx.x / {WARP};
+const float* const boxes = box + (long long)picture * {n} * 4;
+const float* const scores = score + (long long)unit * {n};
+long long* const rows = row + (long long)unit * {what.most} * 3;
+"""
+
+
 def _in_order(what: Suppression, classes: int, n: int, room: int) -> str:
     """The rows of a class of a picture, from where it may have its first one, where its scores are
     sorted in `room` numbers."""
     threads, words = min(MOST_THREADS, room), room // WARP
     above = "true" if what.least is None else f"s > {what.least!r}f"
     return f"""
-const int unit = blockIdx.x, picture = unit / {classes};
-const int lane = threadIdx.x % {WARP}, warp = threadIdx.x / {WARP};
-const float* const boxes = box + (long long)picture * {n} * 4;
-const float* const scores = score + (long long)unit * {n};
-long long* const rows = row + (long long)unit * {what.most} * 3;
-extern __shared__ unsigned long long keys[];
+{_own(what, classes, n)}extern __shared__ unsigned long long keys[];
 __shared__ unsigned words[{words}];
 __shared__ unsigned long long masks[{CHUNK}];
 __shared__ Box near[{CHUNK}];
@@ -218,12 +224,7 @@ def _choose(what: Suppression, classes: int, n: int, threads: int) -> str:
     words = -(-n // (threads * _BITS))
     above = "true" if what.least is None else f"s > {what.least!r}f"
     return f"""
-const int unit = blockIdx.x, picture = unit / {classes};
-const int lane = threadIdx.x % {WARP}, warp = threadIdx.x / {WARP};
-const float* const boxes = box + (long long)picture * {n} * 4;
-const float* const scores = score + (long long)unit * {n};
-long long* const rows = row + (long long)unit * {what.most} * 3;
-__shared__ unsigned long long found[2][{WARP}];
+{_own(what, classes, n)}__shared__ unsigned long long found[2][{WARP}];
 unsigned long long left[{words}] = {{}}, best = 0;
 for (int k = 0, i = threadIdx.x; i < {n}; ++k, i += {threads}) {{
   const float s = scores[i];
