@@ -25,8 +25,9 @@ from mcfuser.measure.tolerance import difference
 CHOOSING = DECIDING | {"ArgMax", "ArgMin", "TopK"}
 """Operators whose results depend on which of two numbers is larger."""
 _DRAWS = 4
-_ROUNDING = 2.0**-20
-"""By which part weights and inputs differ: as much as sums of some thousand terms, in float32."""
+_ROUNDING = 0.01
+"""By which part of what passes weights and inputs differ: 1e-6 in float32, as sums of some thousand
+terms do."""
 _LARGEST = 1 << 30
 """Bytes of weights of which so many copies are not made."""
 _MOST = 2000
@@ -58,7 +59,7 @@ def unsettled_errors(
         return {}
     if sum(model.array(w).nbytes for w in model.proto.graph.initializer) > _LARGEST:
         return {}
-    runs = _runs(model, feeds, list(found))
+    runs = _runs(model, feeds, list(found), _ROUNDING * passes)
     errors = {}
     for group in _groups(found):
         if _count(found[group[0]]) > _MOST or _agree(runs, group, passes):
@@ -79,14 +80,15 @@ def unsettled_errors(
     return errors
 
 
-def _runs(model: OnnxModel, feeds: Feeds, names: Sequence[str]) -> list[Values]:
-    """The outputs of the model, and those of it with weights and inputs that are rounded
-    otherwise."""
+def _runs(model: OnnxModel, feeds: Feeds, names: Sequence[str], part: float) -> list[Values]:
+    """The outputs of the model, and those of it with weights and inputs that are rounded otherwise,
+    by a `part` at most."""
     runs = [computed_by_onnxruntime(model, feeds, names)]
     for draw in range(_DRAWS):
         random = np.random.default_rng(draw)
-        moved = {n: _rounded(a, random) for n, a in feeds.items()}
-        runs.append(computed_by_onnxruntime(_with_other_weights(model, random), moved, names))
+        moved = {n: _rounded(a, random, part) for n, a in feeds.items()}
+        other = _with_other_weights(model, random, part)
+        runs.append(computed_by_onnxruntime(other, moved, names))
     return runs
 
 
@@ -95,22 +97,24 @@ def _agree(runs: Sequence[Values], names: Sequence[str], passes: float) -> bool:
     return all(difference(run[n], runs[0][n]) <= passes for run in runs[1:] for n in names)
 
 
-def _rounded(array: NDArray[np.generic], random: np.random.Generator) -> NDArray[np.generic]:
+def _rounded(
+    array: NDArray[np.generic], random: np.random.Generator, part: float
+) -> NDArray[np.generic]:
     """The numbers with other last bits; others than floats as they are."""
     if array.dtype not in (np.float32, np.float64):
         return array
-    moved = array.astype(np.float64) * (1 + _ROUNDING * random.uniform(-1, 1, array.shape))
+    moved = array.astype(np.float64) * (1 + part * random.uniform(-1, 1, array.shape))
     return moved.astype(array.dtype)
 
 
-def _with_other_weights(model: OnnxModel, random: np.random.Generator) -> OnnxModel:
+def _with_other_weights(model: OnnxModel, random: np.random.Generator, part: float) -> OnnxModel:
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     for weight in proto.graph.initializer:
         if len(weight.dims) > 1 and weight.name not in model.weights:
-            array = _rounded(numpy_helper.to_array(weight), random)
+            array = _rounded(numpy_helper.to_array(weight), random, part)
             weight.CopyFrom(numpy_helper.from_array(array, weight.name))
-    large = {n: _rounded(a, random) if a.ndim > 1 else a for n, a in model.weights.items()}
+    large = {n: _rounded(a, random, part) if a.ndim > 1 else a for n, a in model.weights.items()}
     return replace(model, proto=proto, weights=large)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from functools import reduce
 
+import ml_dtypes
+import numpy as np
+
 from mcfuser.chain import Bounds, Tensor, last_along
 from mcfuser.codegen.tensorir.integer import (
     divided,
@@ -15,6 +18,7 @@ from mcfuser.codegen.tensorir.integer import (
     smaller,
     times,
 )
+from mcfuser.codegen.tensorir.scalar import held_as
 from mcfuser.codegen.tensorir.writer import Writer
 from mcfuser.expr import DISCRETE
 from mcfuser.lowering.tensorir.box import BoxDimension, MovingDigit, PaddedBox
@@ -109,6 +113,9 @@ def _copy(w: Writer, box: PaddedBox, first: str, place: str, address: str) -> No
     def write(position: str, _: str) -> None:
         x = plus(begin, position)
         value = f"{box.tensor}_flat[{plus(origin, times(x, d.stride))}]"
+        dtype = w.schedule.chain.tensor(box.tensor).dtype
+        held = held_as(dtype)
+        value = value if held == dtype else f'T.reinterpret("{held}", {value})'
         w.put(f"{box.name}_box[{plus(place, x)}] = {value}")
 
     if d.stride == 1:
@@ -122,6 +129,9 @@ def _padding_around(w: Writer, box: PaddedBox, place: str, count: str) -> None:
     tensor = w.schedule.chain.tensor(box.tensor)
     value = tensor.padding[0].value
     number = f"T.{tensor.dtype}({int(value) if tensor.dtype in DISCRETE else value})"
+    if (held := held_as(tensor.dtype)) != tensor.dtype:
+        bits = int(np.asarray(value, ml_dtypes.bfloat16).view(np.uint16))
+        number = f"T.{held}({bits})"
 
     def write(position: str, _: str) -> None:
         w.put(f"{box.name}_box[{plus(place, position)}] = {number}")

@@ -70,6 +70,12 @@ def computed_in(dtype: str) -> str:
     return dtype if dtype in _RANK else "float32"
 
 
+def held_as(stored: str) -> str:
+    """The dtype of a scratch that elements of a `stored` dtype are copied to as they are: the bits
+    of bfloat16, for which TVM would allocate float32."""
+    return "uint16" if stored == "bfloat16" else stored
+
+
 def loaded(text: str, stored: str) -> Typed:
     """An element of memory of a `stored` type, in the dtype that it is computed in."""
     dtype = computed_in(stored)

@@ -9,6 +9,7 @@ from mcfuser.codegen.tensorir.dots import dots_left_shape
 from mcfuser.codegen.tensorir.integer import shape
 from mcfuser.codegen.tensorir.matrix import left_shape, right_shape
 from mcfuser.codegen.tensorir.operands import Operands
+from mcfuser.codegen.tensorir.scalar import held_as
 from mcfuser.codegen.tensorir.winograd import winograd_shapes
 from mcfuser.codegen.tensorir.writer import SLOTS, Writer
 from mcfuser.lowering.tensorir.dots import STORED
@@ -36,7 +37,7 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
         if isinstance(s, Load) and s.buffer in w.boxes:
             box = w.boxes[s.buffer]
             dtype = w.schedule.chain.tensor(box.tensor).dtype
-            _allocate(w, f"{box.name}_box", [box.size], dtype)
+            _allocate(w, f"{box.name}_box", [box.size], held_as(dtype))
     for b in w.schedule.buffers:
         if b.name in loaded and w.products.right.get(b.name) == "panels":
             o = w.products.user(b.name)

@@ -87,6 +87,18 @@ def test_nothing_around_the_array_is_read() -> None:
     assert error(found, evaluate(c, known)) < 1e-6
 
 
+@pytest.mark.parametrize(
+    ("columns", "value", "largest"), [(16, 0.0, False), (0, -3.5, True), (0, 0.0, False)]
+)
+def test_a_box_of_bfloat16_has_its_bits(columns: int, value: float, largest: bool) -> None:
+    """TVM allocates float32 for a scratch of bfloat16, whose bits no element has."""
+    c = padded(ROWS, ROWS, columns, 3, 2, "bfloat16", value, largest)
+    flat, known = drawn_arrays(c)
+    schedule = scheduled(c, m=4)
+    assert "A_box = T.alloc_buffer" in generate(schedule, "kernel", KNOBS).text
+    assert error(run(schedule, c, KNOBS, flat), evaluate(c, known)) < 2e-2
+
+
 def test_lines_of_a_whole_picture_are_copied_in_vectors() -> None:
     """One number before 14 elements, in two vectors of 8 lanes, and one after."""
     text = generate(scheduled(padded(ROWS, ROWS), k=1, m=2), "kernel", KNOBS).text
