@@ -29,6 +29,7 @@ from mcfuser.graph.load import bound
 from mcfuser.graph.partition import Partition
 from mcfuser.graph.weights import OnnxModel
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
+from tests.support.found_nets import found_net
 from tests.support.paths import FIXTURES
 
 CPU = device_named("cpu")
@@ -65,6 +66,11 @@ def test_all_values_of_a_right_module_agree() -> None:
     found = bisected((FIXTURES / "attention_split.onnx").read_bytes())
     assert found.first is None and not found.masked and found.compared > 5
     assert found.sentences() == [f"all {found.compared} values that the module stores agree"]
+
+
+def test_values_with_room_for_what_is_not_found_are_left_out() -> None:
+    found = bisected(found_net("boxes of rows").SerializeToString())
+    assert found.first is None and found.compared > 1
 
 
 def test_an_operator_that_is_imported_wrongly_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
