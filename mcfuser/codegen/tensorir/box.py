@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import reduce
 
-import ml_dtypes
 import numpy as np
 
 from mcfuser.chain import Bounds, Tensor, last_along
@@ -130,8 +129,8 @@ def _padding_around(w: Writer, box: PaddedBox, place: str, count: str) -> None:
     value = tensor.padding[0].value
     number = f"T.{tensor.dtype}({int(value) if tensor.dtype in DISCRETE else value})"
     if (held := held_as(tensor.dtype)) != tensor.dtype:
-        bits = int(np.asarray(value, ml_dtypes.bfloat16).view(np.uint16))
-        number = f"T.{held}({bits})"
+        wide = int(np.float32(value).view(np.uint32))
+        number = f"T.{held}({wide + 0x7FFF + (wide >> 16 & 1) >> 16})"  # to the nearest, even one
 
     def write(position: str, _: str) -> None:
         w.put(f"{box.name}_box[{plus(place, position)}] = {number}")
