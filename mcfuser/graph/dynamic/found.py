@@ -73,10 +73,11 @@ class _Model:
 
 def _bounded(model: _Model) -> OnnxModel | None:
     """The model with room for what is found; None where elements decide nothing."""
-    points, every = _looked_at(model)
-    found = _extents(every[0])
+    most = model.facts(_Drawn(0, 0))
+    found = _extents(most)
     if not found:
         return None
+    points, every = _looked_at(model, most)
     branches = [n for n in model.fixed.proto.graph.node if n.op_type == "If"]
     none = model.facts(_nothing) if branches else every[0]
     chosen = [n for n in branches if _inside(every[0], n.name) != _inside(none, n.name)]
@@ -87,19 +88,20 @@ def _bounded(model: _Model) -> OnnxModel | None:
     return made.model
 
 
-def _looked_at(model: _Model) -> tuple[list[dict[str, int]], list[ShapeFacts]]:
-    """Numbers of found elements at which no two extents are the same, and the facts of the model at
-    each. Raises ModelError where it has other nodes at some of them."""
+def _looked_at(model: _Model, most: ShapeFacts) -> tuple[list[dict[str, int]], list[ShapeFacts]]:
+    """Numbers of found elements at which no two extents are the same, the largest ones first, and
+    the facts of the model at each, which are `most` at those. Raises ModelError where it has other
+    nodes at some of them."""
     for turn in range(_TURNS):
-        every = [model.facts(_Drawn(turn, point)) for point in range(_POINTS)]
+        every = [most, *(model.facts(_Drawn(turn, point)) for point in range(1, _POINTS))]
         for one in every[1:]:
-            other = first_difference(every[0].model.proto.graph, one.model.proto.graph)
+            other = first_difference(most.model.proto.graph, one.model.proto.graph)
             if other is not None:
                 raise ModelError(
                     f"{other} depends on how many elements are found, in more than its shape; "
                     "export the model without it"
                 )
-        found = _extents(every[0])
+        found = _extents(most)
         points = [_numbers(one, found) for one in every]
         columns = [tuple(point[name] for point in points) for name in points[0]]
         if len(set(columns)) == len(columns):

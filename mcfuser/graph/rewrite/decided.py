@@ -13,6 +13,9 @@ def suppressed(body: NodeBody) -> list[str | None] | None:
     for i, name in enumerate(names, 2):
         if body.has(i) and body.array(body.read(i)) is None:
             raise body.refusal(f"its {name} is known only at run time")
+    most = body.array(body.input(2))
+    if most is None or most.item() < 1:
+        raise body.refusal("it chooses no boxes, as its number of boxes is 0 or left out")
     return None
 
 

@@ -96,6 +96,13 @@ def test_what_has_no_rule_is_left_to_tvm(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, expected(model, drawn(0.3)))
 
 
+def test_many_elements_are_looked_through_by_tvm() -> None:
+    net = Net()
+    x = net.input("x", 1 << 11, (1 << 9) + 1)
+    model = net.model(net.op("Cast", net.op("NonZero", x), to=onnx.TensorProto.FLOAT))
+    assert [n.op_type for n in bounded(model).proto.graph.node] == ["NonZero", "Cast"]
+
+
 def test_another_result_where_nothing_is_found_is_refused() -> None:
     """The branch without elements gives a row of ones, and not none."""
     net = Net()

@@ -43,6 +43,15 @@ def test_boxes_are_left_to_be_chosen() -> None:
     assert run(model, given)[0].shape == (0, 3)
 
 
+@pytest.mark.parametrize("most", [None, 0])
+def test_no_boxes_are_refused(most: int | None) -> None:
+    given = {"b": np.zeros((1, 6, 4), np.float32), "s": np.zeros((1, 2, 6), np.float32)}
+    constants = {} if most is None else {"most": np.array([most])}
+    model = one_node("NonMaxSuppression", [*given, *constants], 1, given, constants)
+    with pytest.raises(ModelError, match=r"'NonMaxSuppression'.*it chooses no boxes"):
+        rewrite(model)
+
+
 @pytest.mark.parametrize(
     ("name", "words"), [("most", "number of boxes"), ("overlap", "overlap"), ("least", "score")]
 )

@@ -13,6 +13,8 @@ from mcfuser.graph.dynamic.node import PaddedNode
 from mcfuser.graph.dynamic.rules.movement import single_factor
 
 INT64, BOOL = TensorProto.INT64, TensorProto.BOOL
+_MOST = 1 << 20
+"""Elements among which others are found, at most: their positions are constants of the model."""
 
 
 def positions(n: PaddedNode) -> list[Operand]:
@@ -42,6 +44,8 @@ def _found(n: PaddedNode, x: Operand) -> tuple[str, str]:
     come first, zeros behind them; and a row of how many there are."""
     g = n.graph
     total = math.prod(f.upper for dim in x.layout for f in dim)
+    if total > _MOST:
+        raise n.refusal(f"it looks among {total} elements, and at most {_MOST} are accepted")
     truth = x.name if n.dtype(0) == BOOL else g.op("Cast", x.name, to=BOOL)
     dims = [d for d, dim in enumerate(x.layout) if is_dynamic(dim)]
     if dims:
