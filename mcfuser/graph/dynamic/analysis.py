@@ -3,7 +3,6 @@ are known at run time."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from onnx import TensorProto, helper
 from mcfuser.errors import ModelError
 from mcfuser.graph.dynamic.axes import Point
 from mcfuser.graph.dynamic.facts import ShapeFacts
-from mcfuser.graph.dynamic.layout import Operand, Sign, is_dynamic, zeroed
+from mcfuser.graph.dynamic.layout import Operand, Sign, is_dynamic, room, zeroed
 from mcfuser.graph.dynamic.length import Length, Symbol, product
 from mcfuser.graph.dynamic.node import PaddedNode
 from mcfuser.graph.dynamic.padded import PaddedGraph
@@ -225,10 +224,8 @@ class _Walk:
         g, read = self.graph, value.name
         ends = [g.write_length(one) for one in lengths if not isinstance(one, int)]
         end = ends[0] if len(ends) == 1 else g.op("Concat", *ends, axis=0)
-        if read == name:
-            read = f"{name}/unpadded"
-        self.rename(name)
-        inputs = [read, g.ints(*[0] * len(dims)), end, g.ints(*dims)]
+        free = self.rename(name)
+        inputs = [free if read == name else read, g.ints(*[0] * len(dims)), end, g.ints(*dims)]
         g.nodes.append(helper.make_node("Slice", inputs, [name], f"{name}/cut"))
 
     def _compacted(self, name: str) -> tuple[Operand, tuple[Length | int, ...]]:
@@ -247,7 +244,7 @@ class _Walk:
         lengths: list[Length | int] = []
         for d, dim in enumerate(value.layout):
             if not is_dynamic(dim):
-                lengths.append(math.prod(f.upper for f in dim))
+                lengths.append(room(dim))
                 continue
             found = [self.graph.length(f.extents) for f in dim]
             length = found[0] if len(found) == 1 else product(found)
@@ -258,15 +255,17 @@ class _Walk:
             lengths.append(length)
         return tuple(lengths)
 
-    def rename(self, name: str) -> None:
-        """Makes an output's name free: what has it so far has another one."""
+    def rename(self, name: str) -> str:
+        """Makes an output's name free: what has it so far has another one, which this gives."""
+        other = f"{name}/unpadded"
         for node in self.graph.nodes:
             for i, out in enumerate(node.output):
                 if out == name:
-                    node.output[i] = f"{name}/unpadded"
+                    node.output[i] = other
             for i, read in enumerate(node.input):
                 if read == name:
-                    node.input[i] = f"{name}/unpadded"
+                    node.input[i] = other
+        return other
 
 
 def _sign(array: OnnxArray) -> Sign:

@@ -77,10 +77,10 @@ def _bounded(model: _Model) -> OnnxModel | None:
     found = _extents(most)
     if not found:
         return None
-    points, every = _looked_at(model, most)
+    points, every = _looked_at(model, most, found)
     branches = [n for n in model.fixed.proto.graph.node if n.op_type == "If"]
-    none = model.facts(_nothing) if branches else every[0]
-    chosen = [n for n in branches if _inside(every[0], n.name) != _inside(none, n.name)]
+    none = model.facts(_nothing) if branches else most
+    chosen = [n for n in branches if _inside(most, n.name) != _inside(none, n.name)]
     made = bounded(points, every, found, [r for n in chosen for r in n.output])
     for node in chosen:
         for result in node.output:
@@ -88,7 +88,9 @@ def _bounded(model: _Model) -> OnnxModel | None:
     return made.model
 
 
-def _looked_at(model: _Model, most: ShapeFacts) -> tuple[list[dict[str, int]], list[ShapeFacts]]:
+def _looked_at(
+    model: _Model, most: ShapeFacts, found: Mapping[str, str]
+) -> tuple[list[dict[str, int]], list[ShapeFacts]]:
     """Numbers of found elements at which no two extents are the same, the largest ones first, and
     the facts of the model at each, which are `most` at those. Raises ModelError where it has other
     nodes at some of them."""
@@ -101,7 +103,6 @@ def _looked_at(model: _Model, most: ShapeFacts) -> tuple[list[dict[str, int]], l
                     f"{other} depends on how many elements are found, in more than its shape; "
                     "export the model without it"
                 )
-        found = _extents(most)
         points = [_numbers(one, found) for one in every]
         columns = [tuple(point[name] for point in points) for name in points[0]]
         if len(set(columns)) == len(columns):

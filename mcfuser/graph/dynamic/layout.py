@@ -78,6 +78,11 @@ def dimension(*factors: Factor) -> PaddedDimension:
     return tuple(made)
 
 
+def room(dim: PaddedDimension) -> int:
+    """The extent of a dimension in the bucket, with its padding."""
+    return math.prod(f.upper for f in dim)
+
+
 def extents(dim: PaddedDimension, points: int) -> tuple[int, ...]:
     """The extent of a dimension at each point."""
     return tuple(math.prod(f.extents[i] for f in dim) for i in range(points))

@@ -25,6 +25,7 @@ from mcfuser.graph.dynamic.layout import (
     extents,
     is_dynamic,
     plain,
+    room,
     zeroed,
 )
 from mcfuser.graph.dynamic.length import (
@@ -236,7 +237,7 @@ class PaddedGraph:
         key = ("valid", tuple(f.extents for f in dim), trailing)
         if key not in self.written:
             whole = None
-            size = int(np.prod([f.upper for f in dim]))
+            size = room(dim)
             inner = size
             for f in dim:
                 inner //= f.upper

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from onnx import TensorProto
 
-from mcfuser.graph.dynamic.layout import Operand, is_dynamic, plain, same
+from mcfuser.graph.dynamic.layout import Operand, is_dynamic, plain, room, same
 from mcfuser.graph.dynamic.node import PaddedNode
 from mcfuser.graph.dynamic.rules.movement import single_factor
 
@@ -26,7 +26,7 @@ def positions(n: PaddedNode) -> list[Operand]:
     x = n.single(x, *range(rank))
     wanted = n.result_layout()
     place, count = _found(n, x)
-    extents = [math.prod(f.upper for f in dim) for dim in x.layout]
+    extents = [room(dim) for dim in x.layout]
     rows: list[str] = []
     inner = math.prod(extents)
     for extent in extents:
@@ -51,13 +51,19 @@ def _found(n: PaddedNode, x: Operand) -> tuple[str, str]:
     if dims:
         truth = g.op("And", truth, g.valid(x.layout, dims, n.node))
     truth = g.op("Reshape", truth, g.ints(-1))
-    ones = g.op("Cast", truth, to=INT64)
-    sums = g.op("CumSum", ones, g.const(np.int64(0), INT64))
-    count = g.op("Gather", sums, g.ints(total - 1), axis=0)
+    sums, count = _counted(n, truth, total)
     to = g.op("Where", truth, g.op("Sub", sums, g.ints(1)), g.ints(total))
     none, at = (g.const(a, INT64) for a in (np.zeros(total + 1), np.arange(total)))
     moved = g.op("ScatterElements", none, to, at, axis=0)
     return g.op("Slice", moved, g.ints(0), g.ints(total), g.ints(0)), count
+
+
+def _counted(n: PaddedNode, truth: str, total: int) -> tuple[str, str]:
+    """How many of so many truths hold up to each of them; and a row of how many do in all."""
+    g = n.graph
+    ones = g.op("Cast", truth, to=INT64)
+    sums = g.op("CumSum", ones, g.const(np.int64(0), INT64))
+    return sums, g.op("Gather", sums, g.ints(total - 1), axis=0)
 
 
 def boxes(n: PaddedNode) -> list[Operand]:
@@ -71,19 +77,18 @@ def boxes(n: PaddedNode) -> list[Operand]:
         raise n.refusal("its boxes and scores have different run-time extents")
     score = n.masked(score, 1, [2], -math.inf)
     wanted, g = n.result_layout(), n.graph
-    room = math.prod(f.upper for f in wanted[0])
+    most = room(wanted[0])
     for position in range(2, len(n.node.input)):
         n.number(position, "limits")
     limits = [*n.node.input[2:], *[""] * 3][:3]
     if not limits[2]:  # or onnxruntime would choose scores of minus infinity
         limits[2] = g.const(np.finfo(np.float32).min, TensorProto.FLOAT)
     found = n.write([box.name, score.name, *limits])[0]
-    left = g.op("Sub", g.ints(room), g.op("Gather", g.op("Shape", found), g.ints(0), axis=0))
+    left = g.op("Sub", g.ints(most), g.op("Gather", g.op("Shape", found), g.ints(0), axis=0))
     margins = g.op("Concat", g.ints(0, 0), left, g.ints(0), axis=0)
     rows = g.op("Pad", found, margins, g.const(np.int64(-1), INT64))
     number = g.op("Gather", rows, g.const(np.int64(0), INT64), axis=1)
-    there = g.op("Cast", g.op("GreaterOrEqual", number, g.ints(0)), to=TensorProto.INT64)
-    sums = g.op("CumSum", there, g.const(np.int64(0), INT64))
-    n.counted(0, single_factor(n, wanted[0]), g.op("Gather", sums, g.ints(room - 1), axis=0))
+    _, count = _counted(n, g.op("GreaterOrEqual", number, g.ints(0)), most)
+    n.counted(0, single_factor(n, wanted[0]), count)
     name = g.op("Max", rows, g.ints(0))
     return [Operand(name, (plain(wanted[0]), wanted[1]), True, "nonnegative")]

@@ -18,6 +18,7 @@ from mcfuser.graph.dynamic.layout import (
     finest,
     is_dynamic,
     plain,
+    room,
     same,
 )
 from mcfuser.graph.dynamic.length import LengthSum, plus, quotient
@@ -106,7 +107,7 @@ def slice_(n: PaddedNode) -> list[Operand]:
                 shown = [
                     slice(int(s[i]), int(e[i]), step) for s, e in zip(starts, stops, strict=True)
                 ]
-                whole = math.prod(f.upper for f in x.layout[axis])
+                whole = room(x.layout[axis])
                 if any(one.indices(whole) != shown[0].indices(whole) for one in shown):
                     _moving_start(n, [one.indices(whole) for one in shown])
             dims[axis] = wanted[axis]
@@ -165,7 +166,7 @@ def _positions(n: PaddedNode, ranges: Sequence[tuple[int, int, int]], dim: Padde
     """The positions that a slice reads: a run-time start, and a fixed step."""
     g = n.graph
     first = g.length_name(Factor(tuple(r[0] for r in ranges)), n.node)
-    count = math.prod(f.upper for f in dim)
+    count = room(dim)
     at = g.op("Add", first, g.const(np.arange(count) * ranges[0][2], INT64))
     return g.op("Max", at, g.ints(0))
 
@@ -227,7 +228,7 @@ def gather_nd(n: PaddedNode) -> list[Operand]:
     n.static(at, [-1], "which is the length of an index")
     if not all(same(a, b) for a, b in zip(x.layout[:batch], at.layout[:batch], strict=True)):
         raise n.refusal("its operands have different run-time extents along a batch dimension")
-    count = math.prod(f.upper for f in at.layout[-1])
+    count = room(at.layout[-1])
     indexed = range(batch, batch + count)
     x = n.single(x, *indexed)
     name = _within(n, at, [x.layout[d] for d in indexed])
@@ -243,9 +244,7 @@ def _within(n: PaddedNode, at: Operand, dims: Sequence[PaddedDimension]) -> str:
     g = n.graph
     name = at.name if n.dtype(1) == INT64 else g.op("Cast", at.name, to=INT64)
     lengths = [
-        g.length_name(single_factor(n, dim), n.node)
-        if is_dynamic(dim)
-        else g.ints(math.prod(f.upper for f in dim))
+        g.length_name(single_factor(n, dim), n.node) if is_dynamic(dim) else g.ints(room(dim))
         for dim in dims
     ]
     ends = lengths[0] if len(lengths) == 1 else g.op("Concat", *lengths, axis=0)
@@ -262,18 +261,19 @@ def _from_start(n: PaddedNode, x: Operand, at: Operand, axis: int) -> Operand:
         return at
     factor = only(dim)
     assert factor is not None
+    return at if at.sign != "any" else _nonnegative(n, at, n.graph.length_name(factor, n.node))
+
+
+def _nonnegative(n: PaddedNode, at: Operand, length: str) -> Operand:
+    """Indices counted from the start of an extent, which a row of one int64 holds."""
+    if at.sign != "any":
+        return at
     g = n.graph
-    if at.sign == "any":
-        name = at.name
-        if n.dtype(1) != INT64:
-            name = g.op("Cast", name, to=INT64)
-        length = g.length_name(factor, n.node)
-        if not at.layout:
-            length = g.scalar(length)
-        zero = g.const(np.int64(0), INT64)
-        name = g.op("Where", g.op("Less", name, zero), g.op("Add", name, length), name)
-        at = Operand(name, at.layout)
-    return at
+    name = at.name if n.dtype(1) == INT64 else g.op("Cast", at.name, to=INT64)
+    length = length if at.layout else g.scalar(length)
+    zero = g.const(np.int64(0), INT64)
+    name = g.op("Where", g.op("Less", name, zero), g.op("Add", name, length), name)
+    return Operand(name, at.layout)
 
 
 def scatter_elements(n: PaddedNode) -> list[Operand]:
@@ -286,11 +286,11 @@ def scatter_elements(n: PaddedNode) -> list[Operand]:
     if not dims:
         return n.result(n.write([x.name, at.name, new.name])[0], tuple(map(plain, x.layout)))
     g = n.graph
-    end = math.prod(f.upper for f in x.layout[axis])
+    end = room(x.layout[axis])
     valid = g.valid(at.layout, dims, n.node)
+    if not is_dynamic(x.layout[axis]):
+        at = _nonnegative(n, at, g.ints(end))
     name = at.name if n.dtype(1) == INT64 else g.op("Cast", at.name, to=INT64)
-    if not is_dynamic(x.layout[axis]) and at.sign == "any":
-        name = g.op("Where", g.op("Less", name, g.ints(0)), g.op("Add", name, g.ints(end)), name)
     name = g.op("Where", valid, name, g.const(np.int64(end), INT64))
     return _behind(n, x, axis, [name, new.name])
 
@@ -299,13 +299,13 @@ def scatter_nd(n: PaddedNode) -> list[Operand]:
     """ScatterND. What is padding among the updates goes behind the data's end."""
     x, at, new = (n.operand(i) for i in range(3))
     n.static(at, [-1], "which is the length of an index")
-    count = math.prod(f.upper for f in at.layout[-1])
+    count = room(at.layout[-1])
     x = n.single(x, *range(count))
     name = _within(n, at, x.layout[:count])
     dims = [d for d, dim in enumerate(at.layout[:-1]) if is_dynamic(dim)]
     if not dims:
         return n.result(n.write([x.name, name, new.name])[0], tuple(map(plain, x.layout)))
-    end = math.prod(f.upper for f in x.layout[0])
+    end = room(x.layout[0])
     valid = n.graph.valid(at.layout, dims, n.node)
     behind = n.graph.ints(end, *[0] * (count - 1))
     return _behind(n, x, 0, [n.graph.op("Where", valid, name, behind), new.name])
@@ -314,8 +314,8 @@ def scatter_nd(n: PaddedNode) -> list[Operand]:
 def _behind(n: PaddedNode, x: Operand, axis: int, updates: Sequence[str]) -> list[Operand]:
     """The node's result on data with one more element along an axis, which is dropped again."""
     g = n.graph
-    end = math.prod(f.upper for f in x.layout[axis])
-    more = [math.prod(f.upper for f in dim) for dim in x.layout]
+    end = room(x.layout[axis])
+    more = [room(dim) for dim in x.layout]
     more[axis] = 1
     wide = g.op("Concat", x.name, g.const(np.zeros(more), n.dtype(0)), axis=axis)
     (made,) = n.write([wide, *updates])
@@ -385,6 +385,6 @@ def _margins(n: PaddedNode, filled: Operand, margins: Numbers) -> str:
     dims = [d for d in range(rank) if margins[1, d] < 0]
     if not dims:
         return name
-    sizes = [math.prod(f.upper for f in dim) for dim in filled.layout]
+    sizes = [room(dim) for dim in filled.layout]
     ends = [sizes[d] + int(margins[:, d].sum()) for d in dims]
     return g.op("Slice", name, g.ints(*[0] * len(dims)), g.ints(*ends), g.ints(*dims))

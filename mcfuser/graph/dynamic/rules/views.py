@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +15,7 @@ from mcfuser.graph.dynamic.layout import (
     extents,
     is_dynamic,
     plain,
+    room,
 )
 from mcfuser.graph.dynamic.node import PaddedNode
 
@@ -130,7 +130,7 @@ def number_range(n: PaddedNode) -> list[Operand]:
     """Range, where its first element or its step depends on the extents."""
     start, step = n.operand(0), n.operand(2)
     layout = n.result_layout()
-    count = math.prod(f.upper for f in layout[0])
+    count = room(layout[0])
     dtype = n.dtype(0)
     at = n.graph.const(np.arange(count), dtype)
     name = n.graph.op("Add", start.name, n.graph.op("Mul", at, step.name))

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mcfuser.graph.dynamic.layout import Operand, PaddedDimension, is_dynamic, plain
+from mcfuser.graph.dynamic.layout import (
+    Operand,
+    PaddedDimension,
+    is_dynamic,
+    plain,
+    room,
+)
 from mcfuser.graph.dynamic.length import plus, quotient
 from mcfuser.graph.dynamic.node import PaddedNode, only
 from mcfuser.graph.dynamic.rules.reductions import mean_by_extent
@@ -60,7 +66,7 @@ def global_pooling(n: PaddedNode) -> list[Operand]:
 
 
 def _kernel(n: PaddedNode, weight: Operand) -> list[int]:
-    return [math.prod(f.upper for f in dim) for dim in weight.layout[2:]]
+    return [room(dim) for dim in weight.layout[2:]]
 
 
 def _windows(n: PaddedNode, x: Operand, kernel: Sequence[int]) -> list[PaddedDimension]:
