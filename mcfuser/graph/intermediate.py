@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -117,8 +118,9 @@ def returning(module: tvm.IRModule, values: Sequence[relax.Var]) -> tvm.IRModule
 
 def by_onnx_name(names: Mapping[str, str], order: Sequence[relax.Var]) -> dict[str, relax.Var]:
     """The values of a module by their names in the ONNX model, in the module's order; `names` are
-    those of the module's values, by the others."""
-    known = {v.name: v for v in order}
+    those of the module's values, by the others. A name that several values have says nothing."""
+    count = Counter(v.name for v in order)
+    known = {v.name: v for v in order if count[v.name] == 1}
     found = {onnx_name: known[name] for onnx_name, name in names.items() if name in known}
     at = {v: i for i, v in enumerate(order)}
     return dict(sorted(found.items(), key=lambda item: at[item[1]]))

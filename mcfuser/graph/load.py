@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -229,6 +229,9 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             value = super()._convert_operator(op_name, inputs, attrs, opset)
         if self.node is None or self.node.op_type != op_name or not isinstance(value, relax.Call):
             return value
+        if op_name == "Split" and isinstance(parts := _sliced(value), relax.Tuple):
+            named = zip(self.node.output, parts.fields, strict=True)
+            return relax.Tuple([self.bb.emit(p, _identifier(n, "value")) for n, p in named])
         return self.bb.emit(value, _identifier(self.node.name, "node"))
 
     def _new_var(self, var_name: str, shape: Any, dtype: str = "float32") -> relax.Var:
@@ -274,8 +277,55 @@ def _import(folded: OnnxModel) -> tuple[tvm.IRModule, dict[str, str]]:
             what = f"operator '{at.op_type}' (node '{at.name}')" if at else "the model"
             why = _undecided(at, folded.proto.graph) if at else ""
             raise ModelError(f"{what} cannot be imported: {why or sentence(error)}") from error
-    values = importer._nodes.items()
-    return module, {str(n): v.name for n, v in values if isinstance(v, relax.Var)}
+    variables = {str(n): v for n, v in importer._nodes.items() if isinstance(v, relax.Var)}
+    renamed = _new_names(module["main"].params, variables)
+    module["main"] = _Named(renamed).visit_expr(module["main"])
+    return module, {n: renamed.get(v, v).name for n, v in variables.items()}
+
+
+_NUMBERED = re.compile(r"[lg]v\d*")
+"""How TVM's passes call the values that they make: several passes give the same name."""
+
+
+def _new_names(
+    params: Sequence[relax.Var], variables: Mapping[str, relax.Var]
+) -> dict[relax.Var, relax.Var]:
+    """Other variables for the values with a name that a pass of TVM's may give once more: they are
+    named after the ONNX model's values, whose `variables` these are."""
+    taken = {v.name for v in (*params, *variables.values())}
+    made: dict[relax.Var, relax.Var] = {}
+    for name, v in variables.items():
+        if v in made or v in params or not _NUMBERED.fullmatch(v.name):
+            continue
+        wanted = own = _identifier(name, "value")
+        count = 0
+        while own in taken or _NUMBERED.fullmatch(own):
+            count += 1
+            own = f"{wanted}_{count}"
+        taken.add(own)
+        made[v] = type(v)(own, v.ty)
+    return made
+
+
+@relax.expr_functor.mutator
+class _Named(relax.PyExprMutator):  # type: ignore[misc]
+    """Puts other variables in the place of some, where they are defined and where they are read."""
+
+    def __init__(self, renamed: Mapping[relax.Var, relax.Var]) -> None:
+        super().__init__()
+        self.renamed = renamed
+
+    def visit_var_def_(self, v: relax.Var) -> relax.Var:
+        return self.renamed.get(v, v)
+
+    def visit_dataflow_var_def_(self, v: relax.DataflowVar) -> relax.Var:
+        return self.renamed.get(v, v)
+
+    def visit_var_(self, v: relax.Var) -> relax.Var:
+        return self.renamed.get(v, v)
+
+    def visit_dataflow_var_(self, v: relax.DataflowVar) -> relax.Var:
+        return self.renamed.get(v, v)
 
 
 def _undecided(node: onnx.NodeProto, graph: onnx.GraphProto) -> str:

@@ -166,6 +166,12 @@ def test_difference_is_relative_and_knows_what_is_no_number() -> None:
     assert difference(one[:1], one) == float("inf")
 
 
+def test_what_is_below_the_normal_numbers_may_be_taken_for_zero() -> None:
+    least = np.array([3e-39, -1e-40], np.float32)
+    assert difference(np.zeros(2, np.float32), least) == 0
+    assert difference(np.zeros(2, np.float32), least * 10) > 0.5
+
+
 @pytest.mark.parametrize(
     ("graph", "passes"),
     [

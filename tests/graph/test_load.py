@@ -10,7 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.errors import ModelError
+from mcfuser.graph.dataflow import dataflow
+from mcfuser.graph.intermediate import by_onnx_name
 from mcfuser.graph.load import ModelPort, load
+from tests.support.nets import Net
 from tests.support.paths import FIXTURES
 
 
@@ -232,3 +235,19 @@ def test_no_truncation_goes_unnoticed(cut: int) -> None:
 def test_one_name_is_one_extent() -> None:
     with pytest.raises(ModelError, match="'batch' of input 'mask'"):
         load(fixture("attention_dynamic"), {"x": (2, 16, 24), "mask": (3, 16)})
+
+
+def test_every_value_of_a_model_has_a_name_of_its_own_in_the_module() -> None:
+    """What passes of TVM's make anew is not taken for a value of the model's."""
+    net = Net()
+    value, made = net.input("x", 4, 8), []
+    for _ in range(3):
+        norm = net.op("LayerNormalization", value, net.weight(8), net.weight(8))
+        siblings = [net.op("MatMul", norm, net.weight(8, 8)) for _ in range(2)]
+        made += [norm, *siblings]
+        value = net.op("Mul", *siblings)
+    loaded = load(net.model(value).SerializeToString(), {})
+    order = dataflow(loaded.module["main"]).order
+    assert len({v.name for v in order}) == len(order)
+    known = by_onnx_name(loaded.names, order)
+    assert {tuple(map(int, known[name].ty.shape)) for name in made} == {(4, 8)}
