@@ -34,6 +34,10 @@ _RANDOM = frozenset({
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli",
     "Multinomial", "Dropout",
 })  # fmt: skip
+_EXTENTS = frozenset({"Shape", "Size", "NonZero", "Compress", "ConstantOfShape", "Range"})
+"""Operators that decide extents."""
+_WEIGHTS = frozenset({"DequantizeLinear"})
+"""Constants that stay as they are: narrow weights, which a product reads."""
 _LARGEST = 64 << 20
 """Bytes that a folded value may have in a model of any size."""
 _MOST_BYTES = "optimization.constant_folding_max_output_size_in_bytes"
@@ -53,7 +57,15 @@ def fold(model: OnnxModel) -> OnnxModel:
     if any(t in _NARROW for t in types):  # onnxruntime would widen these operators on a CPU
         _accepted(model, _options(onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL))
         return _fold_here(model)
-    return _fold_by_onnxruntime(model)
+    folded = _fold_by_onnxruntime(model)
+    return _fold_here(folded, _WEIGHTS) if _unfinished(folded.proto.graph) else folded
+
+
+def _unfinished(graph: onnx.GraphProto) -> bool:
+    """Whether onnxruntime has left extents that are computed from constants: it folds no NonZero,
+    and so nothing that follows from one."""
+    known = {w.name for w in graph.initializer}
+    return any(n.op_type in _EXTENTS and known.issuperset(n.input) for n in graph.node)
 
 
 def _fold_by_onnxruntime(model: OnnxModel) -> OnnxModel:
@@ -98,10 +110,11 @@ def _accepted(model: OnnxModel, options: onnxruntime.SessionOptions) -> bool:
     return True
 
 
-def _fold_here(model: OnnxModel) -> OnnxModel:
+def _fold_here(model: OnnxModel, staying: frozenset[str] = frozenset()) -> OnnxModel:
     """Computes constant nodes one by one, until no more nodes are constant.
 
-    A node stays that onnxruntime cannot compute, or whose result would be too large.
+    A node stays that onnxruntime cannot compute, whose result would be too large, or whose
+    operator is one of those `staying`.
     """
     proto, weights = model.proto, dict(model.weights)
     left = _LARGEST + _GROWTH * sum(_weight_bytes(model))
@@ -111,11 +124,12 @@ def _fold_here(model: OnnxModel) -> OnnxModel:
         shapes = _shapes(proto.graph)
         kept = []
         for node in proto.graph.node:
+            arrays = None
             try:
-                arrays = _evaluated(node, known, weights, shapes, proto.opset_import, left)
+                if node.op_type not in staying:
+                    arrays = _evaluated(node, known, weights, shapes, proto.opset_import, left)
             except Unfolded as reason:
                 log.debug("node '%s' is not folded: %s", node.name, reason)
-                arrays = None
             if arrays is None:
                 kept.append(node)
                 continue

@@ -173,3 +173,22 @@ def test_a_branch_may_read_what_is_folded() -> None:
     ]
     folded = fold(model(nodes, {"c": np.ones(4, np.float16)}))
     assert {"c", "d"} <= set(constants(folded))
+
+
+def test_extents_that_follow_from_each_other_are_all_computed() -> None:
+    """onnxruntime itself folds no NonZero."""
+    nodes, last = [], "n"
+    one = numpy_helper.from_array(np.ones(1, np.int64), "v")
+    for i in range(4):
+        nodes += [
+            node("ConstantOfShape", last, f"ones{i}", value=one),
+            node("NonZero", f"ones{i}", f"found{i}"),
+            node("Transpose", f"found{i}", f"rows{i}", perm=[1, 0]),
+            node("Shape", f"rows{i}", f"shape{i}"),
+            node("Gather", f"shape{i}", "first", f"n{i}"),
+        ]
+        last = f"n{i}"
+    nodes.append(node("Expand", "x", last, "y"))
+    given = {"n": np.array([4]), "first": np.array([0])}
+    folded = fold(model(nodes, given, TensorProto.FLOAT))
+    assert kinds(folded) == ["Expand"]
