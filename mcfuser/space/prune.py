@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import Chain, Operator
+from mcfuser.chain import Chain, Operator, digits, sources, strides_of
 from mcfuser.device import Device
-from mcfuser.expr import reads
-from mcfuser.space.expression import Expression, bind, deep, tilings
+from mcfuser.expr import Affine, reads
+from mcfuser.space.expression import Expression, bind, bindable, deep, interchangeable, tilings
 from mcfuser.space.nesting import Nesting
 from mcfuser.space.plan import Ints, Plan, blocks, footprint, splits
 from mcfuser.space.program import Program, program
@@ -29,6 +29,9 @@ PADDING = 0.05
 MOST = 1 << 18
 """Candidates that rule 4 leaves: all of them are listed and priced with every value of the knobs,
 and beside one that is left out lies another of nearly its size."""
+MANY_ROWS = 3
+"""Rows that are computed alike, of which not all sets of dead loops are looked at: of a window's
+two dimensions and a picture's windows, there are sixteen."""
 SLACK = 1.2
 """Rule 4 allows this much over the limit, for errors of the estimate (section III-C)."""
 
@@ -258,6 +261,8 @@ def _plans(whole: Space) -> Iterator[tuple[Plan, Ints]]:
     alive = tiles < np.asarray(extents, np.int64)
     if not whole.dead_loops:
         alive = np.broadcast_to(np.asarray(extents) > 1, tiles.shape)
+    compact = _compact(whole, tiles)
+    tiles, alive = tiles[compact], alive[compact]
     code = alive @ (1 << np.arange(len(extents)))
     each = {
         frozenset(a for i, a in enumerate(whole.axes) if not value >> i & 1): tiles[code == value]
@@ -266,6 +271,48 @@ def _plans(whole: Space) -> Iterator[tuple[Plan, Ints]]:
     for expression in whole.expressions:
         for dead, kept in each.items():
             yield Plan(whole.program, expression, dead), kept
+
+
+def _compact(whole: Space, tiles: Ints) -> NDArray[np.bool_]:
+    """Which tiles [candidates, axes] lie together in memory along rows that are computed alike.
+
+    Of MANY_ROWS such axes or more, a tile has several positions along one only where it has all of
+    those further inside, in the order in which a tensor outside of the chain has them.
+    """
+    chain, kept = whole.program.chain, np.ones(len(tiles), bool)
+    for row in interchangeable(chain) if whole.dead_loops else ():
+        if len(row) < MANY_ROWS or not bindable(chain).issuperset(row):
+            continue
+        inside = [_nested(whole, tiles, order) for order in _layouts(chain, row)]
+        if inside:
+            kept &= np.logical_or.reduce(inside)
+    return kept
+
+
+def _nested(whole: Space, tiles: Ints, order: Sequence[str]) -> NDArray[np.bool_]:
+    kept, whole_inside = np.ones(len(tiles), bool), np.ones(len(tiles), bool)
+    for a in reversed(order):
+        along = tiles[:, whole.axes.index(a)]
+        kept &= whole_inside | (along == 1)
+        whole_inside &= along >= whole.program.chain.size(a)
+    return kept
+
+
+def _layouts(chain: Chain, row: Sequence[str]) -> set[tuple[str, ...]]:
+    """The orders that these axes have in inputs and outputs with all of them, outermost first; none
+    where one of them is part of a longer index."""
+    places = [(r.tensor, r.indices) for o in chain.operators for r in sources(o)]
+    places += [(o.out, tuple(Affine(((a, 1),)) for a in o.axes)) for o in chain.operators]
+    found = set()
+    for tensor, indices in places:
+        if any(i.plain is None and set(row) & set(i.axes) for i in indices):
+            return set()
+        at = {i.plain: k for k, i in enumerate(indices)}
+        if tensor in (*chain.inputs, *chain.outputs) and at.keys() >= set(row):
+            strides, shape = strides_of(chain, tensor), chain.shape(tensor)
+            far = {a: max(d.stride for d in digits(strides[at[a]], shape[at[a]])) for a in row}
+            found.add(tuple(sorted(row, key=lambda a: -far[a])))
+    return found
 
 
 Rule = Callable[[Space, Device], Space]

@@ -267,6 +267,33 @@ def test_rule_4_looks_once_at_plans_that_are_equal(monkeypatch: pytest.MonkeyPat
     assert {p.drawn for p, _ in distinct(left).tables or ()} == {p.drawn for p, _ in left.tables}
 
 
+def dead_rows(a: str, rows: dict[str, int]) -> set[str]:
+    """The sets of rows with one trip that are left of a product with these rows in its result."""
+    out = "".join(rows)
+    product = chain({**rows, "n": 32, "k": 32}, {"A": a, "B": "kn"},
+                    [f"C[{', '.join(out)}, n] = sum[k] A[{', '.join(a)}] * B[k, n]"])  # fmt: skip
+    found, _ = prune(space(product), A100)
+    return {"".join(r for r in out if r in plan.dead) for plan, _ in found.tables or ()}
+
+
+def test_rows_that_are_computed_alike_are_tiled_from_the_inside() -> None:
+    """As windows of a picture are: in the order of what is read, or of the result."""
+    rows = {"m": 8, "i": 8, "j": 7, "l": 7}
+    assert dead_rows("mijlk", rows) == {"", "l", "jl", "ijl"}
+    assert dead_rows("mjilk", rows) == {"", "l", "jl", "il", "ijl"}
+    assert dead_rows("mik", {"m": 32, "i": 8}) == {"", "m", "i", "mi"}  # two: every way
+
+
+def test_rows_of_windows_are_tiled_in_every_way() -> None:
+    found, _ = prune(space(chain(
+        {"m": 8, "i": 8, "j": 8, "n": 32, "k": 32, "s": 3},
+        {"A": (10, "i", "j", "k"), "B": "skn"},
+        ["C[m, i, j, n] = sum[k, s] A[m + s, i, j, k] * B[s, k, n]"],
+    )), A100)  # fmt: skip
+    dead = {frozenset("mij") & plan.dead for plan, _ in found.tables or ()}
+    assert frozenset("m") in dead and frozenset("ij") in dead
+
+
 # --- equal candidates -----------------------------------------------------------------------
 
 
