@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from mmap import mmap
 from typing import Any, Protocol
 
-from mcfuser.chain import Chain, from_json, to_json
+from mcfuser.chain import Chain, ChannelsLast, from_json, to_json
 from mcfuser.chain.recurrence import RecurrenceLimits
 from mcfuser.device import Device
 from mcfuser.space.knobs import Columns, KnobSettings
@@ -203,9 +203,9 @@ class Backend(Protocol):
         another order (mcfuser.chain.turned)."""
         ...
 
-    def channels_last(self, device: Device) -> bool:
-        """Whether kernels are fastest where the pictures that convolutions read and write are
-        stored with their channels last (mcfuser.graph.layout)."""
+    def channels_last(self, device: Device) -> ChannelsLast:
+        """Where kernels are fastest if the pictures that convolutions read and write are stored
+        with their channels last (mcfuser.graph.layout)."""
         ...
 
     def tf32(self, device: Device) -> bool:

@@ -18,7 +18,7 @@ from mcfuser.chain.roles import (
     shared_axes,
     with_precision,
 )
-from mcfuser.chain.strides import dense, flat_size, last_along, strides_of
+from mcfuser.chain.strides import ChannelsLast, dense, flat_size, last_along, strides_of
 from mcfuser.chain.turned import turned
 from mcfuser.chain.values import (
     BYTES,
@@ -55,6 +55,7 @@ __all__ = [
     "Axis",
     "Bounds",
     "Chain",
+    "ChannelsLast",
     "Cut",
     "Digit",
     "Extent",

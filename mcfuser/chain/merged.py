@@ -36,7 +36,7 @@ VECTOR = 16
 def merged(chain: Chain) -> Chain:
     """The chain with one axis in place of several that are together a side of a matrix product,
     where none of them is tiled well alone; of its depth all but the longest, where what is summed
-    does not lie side by side.
+    does not lie side by side, or all but what does, where that is tiled well.
 
     It computes the same elements of the same arrays. The merged axis has the name of the first one.
     """
@@ -91,12 +91,19 @@ def _groups(chain: Chain) -> Iterator[tuple[str, ...]]:
         for side in (roles.rows, roles.columns, roles.depth):
             for group in _alike(chain, [a for a in side if a not in taken]):
                 ordered = _ordered(chain, group, roles.left if side == roles.depth else None)
-                if side == roles.depth and not _vectors(chain, roles.left, ordered[-1]):
-                    longest = max(reversed(ordered), key=chain.size)
-                    ordered = tuple(a for a in ordered if a != longest)
+                if side == roles.depth and (alone := _alone(chain, roles.left, ordered)):
+                    ordered = tuple(a for a in ordered if a != alone)
                 if len(ordered) > 1 and _short(chain, ordered):
                     taken |= {*ordered}
                     yield ordered
+
+
+def _alone(chain: Chain, read: Read, depth: Sequence[str]) -> str | None:
+    """The axis of a depth that stays by itself: the longest one; what lies side by side where that
+    is tiled well, and none where it is not."""
+    if not _vectors(chain, read, depth[-1]):
+        return max(reversed(depth), key=chain.size)
+    return None if _short(chain, depth[-1:]) else depth[-1]
 
 
 def _short(chain: Chain, group: Sequence[str]) -> bool:

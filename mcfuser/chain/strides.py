@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from mcfuser.chain.values import Chain, Stride, Tensor, digits
+
+ChannelsLast = Literal["never", "dense", "always"]
+"""Where kernels are fastest with the channels of pictures last in memory: nowhere, between dense
+convolutions of two-byte values, or wherever convolutions read and write them."""
 
 
 def dense(extents: Sequence[int]) -> tuple[int, ...]:

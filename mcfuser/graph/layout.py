@@ -16,7 +16,8 @@ from types import MappingProxyType
 
 from tvm import ir, relax
 
-from mcfuser.graph.dataflow import Dataflow, array, extents, shape
+from mcfuser.chain import BYTES
+from mcfuser.graph.dataflow import Dataflow, array, dtype, extents, shape
 from mcfuser.graph.views import AxisStrides, LaidOutValue, sliding_strides, within
 
 
@@ -142,15 +143,18 @@ _MOVING: Mapping[str, _Moved] = MappingProxyType({
 # --- which values -------------------------------------------------------------------------------
 
 
-def channels_last(flow: Dataflow) -> frozenset[relax.Var]:
+def channels_last(flow: Dataflow, dense: bool = False) -> frozenset[relax.Var]:
     """The values that are stored with their channels last, if they are stored.
 
     They are those that convolutions compute, what is computed from these position by position, and
     what moves elements of these alone, where every reader can be part of a chain or moves elements
     of what is stored alike. A depthwise convolution of what lies by lines computes lines: a vector
-    of its channels would be gathered for each position of a window.
+    of its channels would be gathered for each position of a window. For `dense` convolutions
+    alone, values of other types than two bytes have none so, nor what a depthwise
+    convolution reads or computes, nor what a reduction over positions reads, a norm's above all.
     """
-    pictures, barred = [v for v in flow.order if len(extents(v) or ()) > 2], set[relax.Var]()
+    pictures = [v for v in flow.order if len(extents(v) or ()) > 2]
+    barred = _not_between_dense(flow, pictures) if dense else set[relax.Var]()
     moving = {v: parts for v in pictures if (parts := moved_from(flow.values[v]))}
     alike = {v: moving.get(v, ()) or _depthwise_data(flow, v) for v in pictures}
     while True:
@@ -167,6 +171,20 @@ def channels_last(flow: Dataflow) -> frozenset[relax.Var]:
         if not mixed:
             return frozenset(last)
         barred |= mixed
+
+
+def _not_between_dense(flow: Dataflow, pictures: Sequence[relax.Var]) -> set[relax.Var]:
+    """The pictures that have their channels last on no device that has them between dense
+    convolutions alone."""
+    barred = {v for v in pictures if BYTES[dtype(v)] != 2}
+    for v in pictures:
+        if data := _depthwise_data(flow, v):
+            barred |= {v, *(d for d in data if isinstance(d, relax.Var))}
+    for v in flow.order:
+        value = flow.values[v]
+        if flow.kinds[v] == "reduction" and "_pool" not in value.op.name:
+            barred |= {a for a in value.args if isinstance(a, relax.Var)}
+    return barred
 
 
 def _depthwise_data(flow: Dataflow, v: relax.Var) -> tuple[relax.Expr, ...]:

@@ -12,7 +12,7 @@ from functools import partial
 import tvm
 from tvm import relax
 
-from mcfuser.chain import BYTES, ProductPrecision
+from mcfuser.chain import BYTES, ChannelsLast, ProductPrecision
 from mcfuser.expr import NARROW
 from mcfuser.graph.dataflow import (
     FLOATS,
@@ -102,7 +102,7 @@ def partition(
     price: Price | None = None,
     preferred: AbstractSet[str] = frozenset(),
     integers: bool = True,
-    last: bool = False,
+    last: ChannelsLast = "never",
     copies: bool = True,
     deep: bool = False,
     precision: ProductPrecision = "float32",
@@ -116,16 +116,16 @@ def partition(
     compute the same value, but for rows that each of their readers computes anew. The chains that
     are `preferred`, by their keys, are chosen where overlapping regions could have them, whatever
     their price. `integers` tells whether the device's kernels multiply small integers as such
-    (mcfuser.backend.Backend.integers), and `last` whether they are fastest where pictures have
-    their channels last (Backend.channels_last). The device `copies` a few elements in next to no
+    (mcfuser.backend.Backend.integers), and `last` where they are fastest if pictures have their
+    channels last (Backend.channels_last). The device `copies` a few elements in next to no
     time: a CPU does, while on a GPU that is one more launch. `deep` tells whether its kernels are
     fastest where float32 weights are stored along the depth (Backend.tf32), and `precision` to what
     kernels may round float32 operands of products.
     """
     flow = dataflow(module["main"], integers, copies)
     flow = replace(flow, depth_last=deep, precision=precision)
-    if last:
-        flow = replace(flow, channels_last=channels_last(flow))
+    if last != "never":
+        flow = replace(flow, channels_last=channels_last(flow, dense=last == "dense"))
     chosen = Selection(flow)
     prices = Prices(chosen, price or partial(roofline, peak=peak, bandwidth=bandwidth))
     regions = [*gated_pairs(chosen)]

@@ -22,7 +22,7 @@ from mcfuser.space.expression import Expression, bind, bindable, deep, interchan
 from mcfuser.space.nesting import Nesting
 from mcfuser.space.plan import Ints, Plan, blocks, footprint, splits
 from mcfuser.space.program import Program, program
-from mcfuser.space.tiles import GRANULE, line_tiles, small_tiles, tile_sizes
+from mcfuser.space.tiles import GRANULE, line_tiles, single, small_tiles, tile_sizes
 
 PADDING = 0.05
 """Rule 3's limit on the share of padding, where the extent is not a power of two."""
@@ -95,7 +95,7 @@ def space(
         more = line_tiles(rewritten, a) if lines else ()
         sizes = tile_sizes(rewritten.size(a), small_tiles(rewritten, a))
         every = (n for n in {*sizes, *more} if a not in windows or (n == 1) == walks)
-        options.append(tuple(sorted(every)))
+        options.append((1,) if single(rewritten, a) else tuple(sorted(every)))
     return Space(ready, expressions, tuple(options), dead_loops=kind == "mcfuser")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mcfuser.chain import Chain, digits, over_window, sources, strides_of
+from mcfuser.chain import Chain, contiguous_axes, digits, over_window, sources, strides_of
 
 GRANULE = 16
 """Tile sizes are multiples of it (tensor cores need 16 x 16 x 16), and the extent itself."""
@@ -44,6 +44,21 @@ def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
                 others = [chain.size(x) for x in side if x != a]
                 sizes = sizes[:1] if _filled(others, chain.size(a)) else ()
     return sizes
+
+
+def single(chain: Chain, a: str) -> bool:
+    """Whether tiles along an axis are single positions: it numbers those of a window over a
+    picture, of each of which a product adds up channels that lie side by side, a tile or more."""
+    for o in chain.operators:
+        if o.product is None or a not in o.product.depth:
+            continue
+        for r in (o.product.left, o.product.right):
+            every = zip(r.indices, strides_of(chain, r.tensor), strict=True)
+            apart = any(i.plain == a and len(digits(s, 1)) > 1 for i, s in every)
+            beside = {*contiguous_axes(chain, r)} & {*o.product.depth}
+            if apart and any(x is not None and chain.size(x) >= GRANULE for x in beside):
+                return True
+    return False
 
 
 def _few(chain: Chain, a: str) -> bool:

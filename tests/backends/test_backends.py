@@ -55,5 +55,6 @@ def test_warp_groups_have_four_warps_a_pipeline_and_maps() -> None:
 
 
 def test_pictures_have_their_channels_last_on_a_cpu_without_a_matrix_unit() -> None:
-    assert CPU.channels_last(HOST) and not CPU.channels_last(replace(HOST, matrix="amx"))
-    assert not CUDA.channels_last(H200)
+    assert CPU.channels_last(HOST) == "always"
+    assert CPU.channels_last(replace(HOST, matrix="amx")) == "never"
+    assert CUDA.channels_last(H200) == "dense"

@@ -60,6 +60,22 @@ def test_all_that_is_summed_where_it_lies_side_by_side() -> None:
     assert one.tensor("B").strides == ((Digit(6, 16), Digit(32, 96)), 1)
 
 
+def test_positions_of_a_window_with_many_channels_side_by_side() -> None:
+    """64 channels are tiled well alone."""
+    a = {"shape": ["m", "s", "i", "t", "k"], "strides": [512, 512, 64, 64, 1]}
+    c = from_json({
+        **WINDOWS,
+        "axes": {**WINDOWS["axes"], "k": 64},
+        "tensors": {**WINDOWS["tensors"], "A": a},
+        "operators": ["C[m, i, n] = sum[k, s, t] A[m, s, i, t, k] * B[k, s, t, n]"],
+    })  # fmt: skip
+    one = same(c)
+    assert str(one) == "C[m, n] = sum[k, s] A[m, s, k] * B[k, s, n]"
+    assert one.tensor("A").strides == (
+        (Digit(5, 512), Digit(7, 64)), (Digit(3, 512), Digit(2, 64)), 1
+    )  # fmt: skip
+
+
 def product(extents: dict[str, int], **changes: object) -> dict[str, object]:
     return {
         "axes": {"m": 3, "i": 5, "n": 16, "k": 16, **extents},

@@ -9,13 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.chain import from_json, gemm, rows_merged
+from mcfuser.chain import from_json, gemm, merged, rows_merged
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.space.program import program
 from mcfuser.space.prune import prune, space
-from mcfuser.space.tiles import COARSE, FINE, LARGEST, line_tiles, small_tiles, tile_sizes, windowed
+from mcfuser.space.tiles import (
+    COARSE,
+    FINE,
+    LARGEST,
+    line_tiles,
+    single,
+    small_tiles,
+    tile_sizes,
+    windowed,
+)
 from tests.support.chains import depthwise, named
-from tests.support.pictures import convolution
+from tests.support.pictures import Windows, convolution, padded
 
 H200 = CATALOGUE["nvidia/h200"]
 
@@ -100,6 +109,22 @@ def test_windows_are_taken_whole_or_position_by_position() -> None:
     assert windowed(c, program(c).axes) == {"k", "s"}
     for other in (depthwise(1), named("layer_norm", {"m": 512, "n": 256})):
         assert windowed(other, program(other).axes) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("last", "channels", "sizes"),
+    [(True, 64, (1,)), (True, 32, None), (False, 64, (9,))],
+)  # fmt: skip
+def test_windows_are_taken_position_by_position_where_channels_fill_a_tile(
+    last: bool, channels: int, sizes: tuple[int, ...] | None
+) -> None:
+    """Where they lie side by side; of few channels the whole depth is one axis."""
+    along = Windows(14, 3, before=1, after=1)
+    c = merged(padded(along, along, 32, channels, dtype="float16", last=last))
+    found = space(c)
+    every = dict(zip(found.axes, found.options, strict=True))
+    assert every.get("s") == sizes
+    assert [a for a in every if single(c, a)] == (["s"] if sizes == (1,) else [])
 
 
 @pytest.mark.parametrize("walks", [None, True, False])

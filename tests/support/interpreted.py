@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mcfuser.backend import Function, Kernel, Names, Occupancy
-from mcfuser.chain import Chain
+from mcfuser.chain import Chain, ChannelsLast
 from mcfuser.chain.recurrence import NO_RECURRENCES, RecurrenceLimits
 from mcfuser.device import Device
 from mcfuser.measure.case import Case
@@ -102,8 +102,8 @@ class Interpreted:
     def tiled(self, chain: Chain, device: Device) -> Chain:
         return chain
 
-    def channels_last(self, device: Device) -> bool:
-        return True
+    def channels_last(self, device: Device) -> ChannelsLast:
+        return "always"
 
     def tf32(self, device: Device) -> bool:
         return True

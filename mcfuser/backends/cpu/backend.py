@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mcfuser.backend import Function, Kernel, Names, Occupancy
 from mcfuser.backends.cpu.builder import SourceBuilder
 from mcfuser.backends.versions import ABSENT, package_version
-from mcfuser.chain import Chain, rows_merged, turned
+from mcfuser.chain import Chain, ChannelsLast, rows_merged, turned
 from mcfuser.chain.recurrence import RecurrenceLimits
 from mcfuser.codegen import tensorir
 from mcfuser.device import Device
@@ -69,10 +69,10 @@ class CpuBackend:
         along one axis. A matrix unit takes them as they are: nobody has measured them otherwise."""
         return chain if device.matrix else rows_merged(turned(chain))
 
-    def channels_last(self, device: Device) -> bool:
+    def channels_last(self, device: Device) -> ChannelsLast:
         """Vectors lie along channels then. With a matrix unit pictures stay as they are: nobody has
         measured them otherwise."""
-        return not device.matrix
+        return "never" if device.matrix else "always"
 
     def tf32(self, device: Device) -> bool:
         """Never: vectors have float32, and weights are packed for them."""

@@ -138,14 +138,18 @@ def test_rows_of_windows_agree_with_what_the_chain_means(tiles: tuple[int, ...])
 @pytest.mark.parametrize(
     ("last", "tiles"),
     [(False, "m=16 n=16 k=16 s=1"), (False, "m=24 n=8 k=16 s=9"), (True, "m=16 n=16 k=32"),
-     (True, "m=70 n=16 k=48")],
+     (True, "m=70 n=16 k=48"), (True, "m=16 n=16 k=32 s=1"), (True, "m=35 n=16 k=16 s=1")],
 )  # fmt: skip
 @pytest.mark.parametrize("parts", [1, 2])
 def test_merged_axes_agree_with_what_the_chain_means(last: bool, tiles: str, parts: int) -> None:
-    """A convolution of 32 channels of 9 x 12 elements, these in either order."""
-    dims, strides = ("kmsit", [108, 12, 12, 1, 1]) if not last else ("msitk", [384, 384, 32, 32, 1])
+    """A convolution of 32 channels of 9 x 12 elements, these in either order; or of 64, which stay
+    apart from windows where they are last."""
+    channels = 64 if last and "s=" in tiles else 32
+    row = 12 * channels
+    lines, turned = [108, 12, 12, 1, 1], [row, row, channels, channels, 1]
+    dims, strides = ("kmsit", lines) if not last else ("msitk", turned)
     c = from_json({
-        "axes": {"m": 7, "i": 10, "n": 16, "k": 32, "s": 3, "t": 3},
+        "axes": {"m": 7, "i": 10, "n": 16, "k": channels, "s": 3, "t": 3},
         "tensors": {
             "A": {"shape": list(dims), "dtype": "float16", "strides": strides},
             "B": {"shape": list("kstn"), "dtype": "float16"},
@@ -177,7 +181,9 @@ def padded_schedules(seed: int) -> Iterator[tuple[Schedule, Chain]]:
         largest = rng.random() < 0.2
         value = rng.choice((0.0, -3.5)) if largest or rng.random() < 0.2 else 0.0
         columns = 0 if largest else rng.choice((0, 5, 16))
-        c = padded(down, across, columns, rng.choice((3, 16)), 2, dtype, value, largest)
+        last = rng.random() < 0.3
+        channels = rng.choice((3, 64) if last else (3, 16))
+        c = padded(down, across, columns, channels, 2, dtype, value, largest, last)
         one = merged(c)
         sizes = {a.name: rng.choice((1, 2, 3, 16, 64)) for a in one.axes}
         expression = rng.choice(tilings(one))
