@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,7 @@ def verify(
     named = late if end is not None else f"; {'; '.join(bisect(decided, model, feeds).sentences())}"
     raise DisagreementError(
         f"the module disagrees with onnxruntime: its outputs differ by {error:.1e}, more than "
-        f"{passes:.0e}{_beyond(decided, error)}{named}"
+        f"{passes:.0e}{_beyond(decided, error, expected)}{named}"
     )
 
 
@@ -173,11 +173,21 @@ def _not_compared(decided: DecidedModel, left: float) -> str | None:
     return None
 
 
-def _beyond(decided: DecidedModel, error: float) -> str:
-    """Where results are no numbers, what float16 may have to do with it."""
-    if decided.narrow != "float16" or math.isfinite(error):
+def _beyond(decided: DecidedModel, error: float, expected: Sequence[NDArray[np.generic]]) -> str:
+    """Where results are no numbers, or tiny ones, what float16 may have to do with it."""
+    if decided.narrow != "float16":
         return ""
-    return " (a value may be beyond 65504, float16's largest number: bf16 has float32's range)"
+    if not math.isfinite(error):
+        return " (a value may be beyond 65504, float16's largest number: bf16 has float32's range)"
+    most = min(
+        (float(np.abs(e).max()) for e in expected if e.size and e.dtype.kind == "f"), default=1.0
+    )
+    if most >= np.finfo(np.float16).tiny:
+        return ""
+    return (
+        f" (a result has {most:.0e} at most, less than 6e-05, float16's smallest normal number: "
+        "bf16 has float32's range)"
+    )
 
 
 def _mode(decided: DecidedModel) -> RunMode:

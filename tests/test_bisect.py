@@ -193,6 +193,21 @@ def test_values_of_a_narrow_module_agree_within_its_tolerance(narrow: str) -> No
     assert found.sentences() == [f"all {found.compared} values that the module stores agree"]
 
 
+def test_values_that_vanish_in_float16_are_told_as_such(tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["": 17]>
+    g (float[4,8] x) => (float[4,8] y)
+    <float[8,8] w = {""" + ",".join(["1"] * 64) + """}> {
+      k = Constant <value_float = 1e-9> ()
+      h = Mul (x, k)
+      y = MatMul (h, w)
+    }"""  # fmt: skip
+    model = onnx.parser.parse_model(text).SerializeToString()
+    assert verified(model, tmp_path, narrow="bfloat16")["error"] < 1e-1
+    tiny = r"more than 2e-02 \(a result has \de-09 at most, less than 6e-05, .*: bf16 has float32's"
+    with pytest.raises(DisagreementError, match=tiny):
+        verified(model, tmp_path, narrow="float16")
+
+
 def test_values_beyond_float16_are_told_as_such(tmp_path: Path) -> None:
     """A sum of 1e3 * 1e3 fits bfloat16 alone; each output has its error."""
     text = """<ir_version: 9, opset_import: ["": 17]>

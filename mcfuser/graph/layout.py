@@ -9,7 +9,7 @@ only moves elements of such values, as a concatenation of channels, moves them a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
@@ -149,12 +149,12 @@ def channels_last(flow: Dataflow, dense: bool = False) -> frozenset[relax.Var]:
     They are those that convolutions compute, what is computed from these position by position, and
     what moves elements of these alone, where every reader can be part of a chain or moves elements
     of what is stored alike. A depthwise convolution of what lies by lines computes lines: a vector
-    of its channels would be gathered for each position of a window. For `dense` convolutions
-    alone, values of other types than two bytes have none so, nor what a depthwise
-    convolution reads or computes, nor what a reduction over positions reads, a norm's above all.
+    of its channels would be gathered for each position of a window. Where they are for `dense`
+    convolutions of two-byte data alone, what other convolutions read and compute is not stored so,
+    nor what is reduced over positions, as for a norm.
     """
     pictures = [v for v in flow.order if len(extents(v) or ()) > 2]
-    barred = _not_between_dense(flow, pictures) if dense else set[relax.Var]()
+    barred = _not_between_dense(flow) if dense else set[relax.Var]()
     moving = {v: parts for v in pictures if (parts := moved_from(flow.values[v]))}
     alike = {v: moving.get(v, ()) or _depthwise_data(flow, v) for v in pictures}
     while True:
@@ -173,17 +173,26 @@ def channels_last(flow: Dataflow, dense: bool = False) -> frozenset[relax.Var]:
         barred |= mixed
 
 
-def _not_between_dense(flow: Dataflow, pictures: Sequence[relax.Var]) -> set[relax.Var]:
-    """The pictures that have their channels last on no device that has them between dense
-    convolutions alone."""
-    barred = {v for v in pictures if BYTES[dtype(v)] != 2}
-    for v in pictures:
-        if data := _depthwise_data(flow, v):
-            barred |= {v, *(d for d in data if isinstance(d, relax.Var))}
+def _as_it_is(flow: Dataflow, value: relax.Expr) -> Iterator[relax.Var]:
+    """A value, and those of which it is a view, or the same numbers in another type."""
+    while isinstance(value, relax.Var):
+        yield value
+        made = flow.values.get(value)
+        same = flow.kinds.get(value) == "view" or flow.operator(value) == "astype"
+        value = made.args[0] if same and isinstance(made, relax.Call) else None
+
+
+def _not_between_dense(flow: Dataflow) -> set[relax.Var]:
+    """What lies by lines where only dense convolutions of two-byte data have channels last."""
+    barred = set[relax.Var]()
     for v in flow.order:
         value = flow.values[v]
         if flow.kinds[v] == "reduction" and "_pool" not in value.op.name:
-            barred |= {a for a in value.args if isinstance(a, relax.Var)}
+            barred |= {v for a in value.args for v in _as_it_is(flow, a)}
+        if flow.kinds[v] == "product":
+            wide = BYTES[dtype(value.args[0])] != 2
+            data = (unpadded(flow, value.args[0]),) if wide else _depthwise_data(flow, v)
+            barred |= {d for d in (*data, v) if data and isinstance(d, relax.Var)}
     return barred
 
 
