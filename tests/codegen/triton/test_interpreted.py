@@ -30,6 +30,8 @@ from tests.support.triton_cases import Drawn, chain_named, drawn, scheduled
 from tests.support.triton_interpreted import Case, interpreted
 
 CASES, MAPPED, PADDED = 20, 14, 30
+ONE_PLACE = re.compile(r"^ +A_\d+ = [^\[\n]*$", re.MULTILINE)
+"""A position of a picture that is one for the whole tile, or for one of its dimensions."""
 
 
 def cases(seed: int, count: int, lowering: TritonKnobs, step: int = 1) -> list[tuple[Drawn, Case]]:
@@ -216,6 +218,8 @@ def test_padding_agrees_in_tritons_own_interpreter(tmp_path: Path) -> None:
         try:
             source = generate(schedule, "kernel")
         except Illegal:
+            continue
+        if ONE_PLACE.search(source.text):  # it makes integers of a mask that it broadcasts
             continue
         runs.append(Case(source, memory_of(c, source, i)))
         chains.append(c)
