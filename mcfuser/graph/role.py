@@ -39,6 +39,11 @@ _CARRIERS = frozenset({
     "Tile", "Transpose", "Concat", "Split", "Clip", "Min", "Max", "Mod", "Dropout", "Abs",
 })  # fmt: skip
 """Their results are elements of their first operand, or smaller ones."""
+_PICKING: Mapping[str, tuple[int, ...]] = {
+    "GatherElements": (0,), "GatherND": (0,), "Compress": (0,), "Pad": (0,), "Where": (1, 2),
+    "ScatterElements": (0, 2), "ScatterND": (0, 2),
+}  # fmt: skip
+"""Operators whose results have elements of these operands, and others; of integers alone."""
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     "Less": operator.lt, "LessOrEqual": operator.le, "Greater": operator.gt,
     "GreaterOrEqual": operator.ge, "Equal": operator.eq,
@@ -145,6 +150,8 @@ class _Walk:
             if self._to_bool(node) and not math.isnan(derived.scale):
                 return self._truth(derived, lambda v: v != 0)
             return derived if i == 0 or node.op_type in ("Concat", "Min", "Max") else None
+        if i in _PICKING.get(node.op_type, ()) and not self.is_float:
+            return derived
         if node.op_type in ("And", "Or"):
             return derived
         if node.op_type == "Not":

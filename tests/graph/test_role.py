@@ -36,6 +36,13 @@ TABLE = "float[10, 2] table = {" + ", ".join("0" * 20) + "}"
         ("a = Constant <value_int = 0> () b = Constant <value_int = 7> () c = Clip (x, a, b)"
          " one = Constant <value_int = 1> () i = Add (c, one)", 0, 8),
         ("s = Constant <value_ints = [1, 4]> () i = Reshape (x, s)", 0, 9),
+        ("w = Constant <value = int64[1, 1] {1}> () i = GatherND (x, w)", 0, 9),
+        ("w = Constant <value = int64[2, 2] {0, 1, 1, 0}> () i = GatherElements (x, w)", 0, 9),
+        ("w = Constant <value = bool[2] {1, 0}> () i = Compress <axis = 0> (x, w)", 0, 9),
+        ("p = Constant <value_ints = [0, 0, 1, 1]> () i = Pad (x, p)", 0, 9),
+        ("z = Constant <value_int = 0> () b = Equal (x, z) i = Where (b, z, x)", 0, 9),
+        ("w = Constant <value = int64[1, 1] {1}> () v = Constant <value = int64[1, 2] {3, 4}> ()"
+         " i = ScatterND (x, w, v)", 0, 9),
     ],
 )  # fmt: skip
 def test_an_index_is_within_its_table(between: str, low: int, high: int) -> None:
