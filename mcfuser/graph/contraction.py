@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from string import ascii_letters
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from mcfuser.graph.read import opset
 from mcfuser.graph.rewrite.body import NARROW
 
+DOTS = "..."
 _AXES_ARE_INPUTS = 13
 """The opset from which on a ReduceSum has its axes as an input."""
 
@@ -38,6 +40,8 @@ def einsums(proto: onnx.ModelProto) -> onnx.ModelProto:
             nodes.append(node)
             continue
         for one in _wide(node, shapes, types):
+            if one.op_type == "Cast" and one.input[0] in shapes:
+                shapes[one.output[0]] = shapes[one.input[0]]
             steps, constants = _replaced(one, shapes, version)
             nodes += steps
             made.graph.initializer.extend(constants)
@@ -65,11 +69,13 @@ def _types(proto: onnx.ModelProto) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Sum:
-    """An einsum without diagonals: what each operand's dimensions are called, and the result's."""
+    """An einsum without diagonals: what each operand's dimensions are called, and the result's.
+    Those that are `stretched` have dimensions of extent 1 besides, for letters that others have."""
 
     operands: tuple[str, ...]
     out: str
     sizes: Mapping[str, int]
+    stretched: frozenset[int] = frozenset()
 
     def lone(self, i: int) -> str:
         """The letters that only an operand has: it is summed over them first."""
@@ -87,24 +93,52 @@ class _Sum:
 
 
 def _summed(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> _Sum | None:
-    """None where a shape is not known, or a letter stands twice, or extents are to be stretched."""
-    words = node.attribute[0].s.decode().replace(" ", "")
-    inputs, arrow, out = words.partition("->")
-    operands = tuple(inputs.split(","))
-    if not arrow or not all(w.isalpha() for w in (*operands, out) if w):
+    """None where a shape is not known, or a letter stands twice."""
+    words = "".join(node.attribute[0].s.decode().split())
+    if any(i not in shapes for i in node.input):
         return None
-    if any(i not in shapes for i in node.input) or len(operands) != len(node.input):
+    given = [shapes[name] for name in node.input]
+    if (spelled := _spelled(words, [len(extents) for extents in given])) is None:
         return None
+    operands, out = spelled
     if any(len(set(w)) != len(w) for w in (*operands, out)):
         return None
     sizes: dict[str, int] = {}
-    for letters, name in zip(operands, node.input, strict=True):
-        if len(letters) != len(shapes[name]):
-            return None
-        for letter, extent in zip(letters, shapes[name], strict=True):
-            if sizes.setdefault(letter, extent) != extent:
+    for letters, extents in zip(operands, given, strict=True):
+        for letter, extent in zip(letters, extents, strict=True):
+            if extent != sizes.setdefault(letter, extent) and 1 not in (extent, sizes[letter]):
                 return None
-    return _Sum(operands, out, sizes) if {*out} <= sizes.keys() else None
+            sizes[letter] = max(sizes[letter], extent)
+    left = tuple(
+        "".join(x for x, extent in zip(letters, extents, strict=True) if extent == sizes[x])
+        for letters, extents in zip(operands, given, strict=True)
+    )
+    stretched = frozenset(i for i, w in enumerate(operands) if w != left[i])
+    return _Sum(left, out, sizes, stretched) if {*out} <= sizes.keys() else None
+
+
+def _spelled(words: str, ranks: Sequence[int]) -> tuple[tuple[str, ...], str] | None:
+    """What the dimensions of operands of these ranks are called, and the result's: with letters of
+    their own for those that an ellipsis stands for, and the result as it is where `words` leave it
+    out. None where the words do not fit."""
+    inputs, arrow, out = words.partition("->")
+    operands = inputs.split(",")
+    if len(operands) != len(ranks):
+        return None
+    if not arrow:
+        once = sorted(x for x in {*inputs} if x.isalpha() and inputs.count(x) == 1)
+        out = DOTS * (DOTS in inputs) + "".join(once)
+    hidden = [n - len(w.replace(DOTS, "")) for w, n in zip(operands, ranks, strict=True)]
+    if any(n < 0 or (n > 0 and DOTS not in w) for w, n in zip(operands, hidden, strict=True)):
+        return None
+    most = max(hidden)
+    free = [x for x in ascii_letters if x not in words][:most]
+    if len(free) < most or (most > 0 and DOTS not in out):
+        return None
+    every = "".join(free)
+    named = [w.replace(DOTS, every[most - n :]) for w, n in zip(operands, hidden, strict=True)]
+    named.append(out.replace(DOTS, every))
+    return (tuple(named[:-1]), named[-1]) if all(w.isalpha() for w in named if w) else None
 
 
 def _wide(
@@ -145,6 +179,8 @@ class _Steps:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.found, self.values = found, list(node.input)
+        for i in sorted(found.stretched):
+            self.values[i] = self.reshaped(self.values[i], found.extents(found.operands[i]))
 
     def step(self, kind: str, sources: Sequence[str], **attributes: Sequence[int] | int) -> str:
         target = f"{self.name}_{kind}{len(self.nodes)}"

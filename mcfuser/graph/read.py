@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 import onnx
@@ -29,6 +30,8 @@ ONNXRUNTIMES = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 _INITIALIZERS_ALONE = 4
 """The first version of ONNX's files in which an initializer need not be an input as well."""
 _IR_VERSION_TAG = b"\x08"  # the first byte of every ONNX file: field 1, a varint
+_TERM = r"[A-Za-z\s]*(\.{3}[A-Za-z\s]*)?"
+_EQUATION = re.compile(rf"{_TERM}(,{_TERM})*(->{_TERM})?")
 
 
 def read(
@@ -115,6 +118,7 @@ def normalized(model: OnnxModel, known: Collection[str], limits: ModelLimits) ->
     version = opset(proto)
     for node in inside(proto.graph, onnx.NodeProto):
         _check_operator(node, version, known)
+        _check_equation(node, version)
     _check_valid(proto)
     proto = raised(proto)
     name_nodes(proto.graph)
@@ -260,6 +264,20 @@ def _check_operator(node: onnx.NodeProto, version: int, known: Collection[str]) 
     schema = onnx.defs.get_schema(node.op_type, version)
     if not (schema.has_function or schema.has_context_dependent_function):
         raise _unknown(node, version)
+
+
+def _check_equation(node: onnx.NodeProto, version: int) -> None:
+    """Raises ModelError where an einsum's equation is none: onnx's shape inference goes on for ever
+    where it meets a dot that is not one of three."""
+    if node.op_type != "Einsum" or node.domain:
+        return
+    for text in (a.s.decode(errors="replace") for a in node.attribute if a.name == "equation"):
+        if _EQUATION.fullmatch(text) is None:
+            raise ModelError(
+                f"{described(node, version)} has the equation '{text[:60]}'; write letters for "
+                "each operand, commas between operands, at most one '...' in each, and '->' before "
+                "the result"
+            )
 
 
 def _unknown(node: onnx.NodeProto, version: int) -> ModelError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,9 @@ CPU = device_named("cpu")
 SIZES = dict(zip("bhqkdce", (2, 3, 5, 7, 4, 6, 8), strict=True))
 
 
-def model(node: onnx.NodeProto, shapes: list[list[int]], weights: list | None = None) -> bytes:
+def model(
+    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], weights: list | None = None
+) -> bytes:
     names = [n for n in node.input if n not in {w.name for w in weights or ()}]
     inputs = [
         helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
@@ -63,11 +66,14 @@ def test_an_einsum_of_two_is_a_product(words: str, count: int, tmp_path: Path) -
     assert found == count if count else found <= 1
 
 
-def computed_words(words: str, version: int, folder: Path) -> tuple[list[str], float]:
+def computed_words(
+    words: str, version: int, folder: Path, shapes: Sequence[Sequence[int]] | None = None
+) -> tuple[list[str], float]:
     """The operators that replace an einsum, and how far its module is from NumPy's float64."""
     operands = words.partition("->")[0].split(",")
     names, rng = [f"x{i}" for i in range(len(operands))], np.random.default_rng(0)
-    given = [rng.standard_normal([SIZES[x] for x in word]).astype(np.float32) for word in operands]
+    shapes = shapes or [[SIZES[x] for x in word] for word in operands]
+    given = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
     node = helper.make_node("Einsum", names, ["out"], equation=words)
     proto = onnx.load_from_string(model(node, [list(x.shape) for x in given]))
     proto.opset_import[0].version = version
@@ -89,6 +95,41 @@ def computed_words(words: str, version: int, folder: Path) -> tuple[list[str], f
 def test_an_einsum_is_products_of_two_and_sums(words: str, version: int, tmp_path: Path) -> None:
     kinds, off = computed_words(words, version, tmp_path)
     assert "Einsum" not in kinds and off < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("words", "shapes"),
+    [
+        ("...id,...jd->...ij", [[2, 3, 4, 8], [2, 3, 5, 8]]),
+        ("...id,jd->...ij", [[2, 3, 4, 8], [5, 8]]),
+        ("...de,...nd,...n->...ne", [[2, 3, 5, 8], [2, 3, 4, 5], [2, 3, 4]]),
+        ("i...d,d...->...i", [[4, 3, 8], [8, 3]]),
+        ("...d,...d->...", [[2, 1, 8], [1, 3, 8]]),
+        ("...ab,...bc->...ac", [[3, 4, 8], [1, 8, 5]]),
+        ("...->...", [[2, 3]]),
+        ("ij,jk", [[4, 8], [8, 5]]),
+        ("ba,cb", [[4, 8], [5, 4]]),
+        ("...ij,...jk", [[2, 4, 8], [2, 8, 5]]),
+        ("qd,kd->qk", [[4, 8], [5, 1]]),
+        ("bqd,bd->qd", [[2, 1, 8], [1, 8]]),
+    ],
+)
+def test_dots_are_dimensions_and_ones_are_stretched(
+    words: str, shapes: Sequence[Sequence[int]], tmp_path: Path
+) -> None:
+    kinds, off = computed_words(words, 17, tmp_path, shapes)
+    assert "Einsum" not in kinds and off < 1e-5
+
+
+@pytest.mark.parametrize("words", ["...ij,...jk->ik", "ijk,jk->i", "i,j,k->ijk"])
+def test_words_that_do_not_fit_stay_an_einsum(words: str) -> None:
+    node = helper.make_node("Einsum", ["x0", "x1"], ["out"], equation=words)
+    proto = helper.make_model(helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, [2, 3 + i, 4 + i])
+                      for i in range(2)],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)],
+    ), opset_imports=[helper.make_opsetid("", 17)])  # fmt: skip
+    assert [n.op_type for n in einsums(proto).graph.node] == ["Einsum"]
 
 
 def test_the_cheapest_pair_is_multiplied_first(tmp_path: Path) -> None:

@@ -251,3 +251,12 @@ def test_every_value_of_a_model_has_a_name_of_its_own_in_the_module() -> None:
     assert len({v.name for v in order}) == len(order)
     known = by_onnx_name(loaded.names, order)
     assert {tuple(map(int, known[name].ty.shape)) for name in made} == {(4, 8)}
+
+
+@pytest.mark.parametrize("words", ["i.j->i", "...i...->i", "i....->i", "i1->i", "i->i->i"])
+def test_an_equation_that_is_none_is_told(words: str) -> None:
+    """onnx looks at some of them for ever."""
+    einsum = helper.make_node("Einsum", ["x"], ["y"], name="sum", equation=words)
+    told = rf"'Einsum' .* \(node 'sum'\) has the equation '{words}'; write letters"
+    with pytest.raises(ModelError, match=told):
+        load(model([einsum]).SerializeToString(), {})
