@@ -34,8 +34,6 @@ _RANDOM = frozenset({
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli",
     "Multinomial", "Dropout",
 })  # fmt: skip
-_EXTENTS = frozenset({"Shape", "Size", "NonZero", "Compress", "ConstantOfShape", "Range"})
-"""Operators that decide extents."""
 _WEIGHTS = frozenset({"DequantizeLinear"})
 """Constants that stay as they are: narrow weights, which a product reads."""
 _LARGEST = 64 << 20
@@ -62,10 +60,10 @@ def fold(model: OnnxModel) -> OnnxModel:
 
 
 def _unfinished(graph: onnx.GraphProto) -> bool:
-    """Whether onnxruntime has left extents that are computed from constants: it folds no NonZero,
-    and so nothing that follows from one."""
+    """Whether onnxruntime has left constants: it folds no NonZero, and so nothing that follows from
+    one."""
     known = {w.name for w in graph.initializer}
-    return any(n.op_type in _EXTENTS and known.issuperset(n.input) for n in graph.node)
+    return any(n.op_type == "NonZero" and n.input[0] in known for n in graph.node)
 
 
 def _fold_by_onnxruntime(model: OnnxModel) -> OnnxModel:

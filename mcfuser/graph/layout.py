@@ -188,11 +188,12 @@ def _not_between_dense(flow: Dataflow) -> set[relax.Var]:
     for v in flow.order:
         value = flow.values[v]
         if flow.kinds[v] == "reduction" and "_pool" not in value.op.name:
-            barred |= {v for a in value.args for v in _as_it_is(flow, a)}
+            barred |= {same for a in value.args for same in _as_it_is(flow, a)}
         if flow.kinds[v] == "product":
             wide = BYTES[dtype(value.args[0])] != 2
             data = (unpadded(flow, value.args[0]),) if wide else _depthwise_data(flow, v)
-            barred |= {d for d in (*data, v) if data and isinstance(d, relax.Var)}
+            if data:
+                barred |= {v, *(d for d in data if isinstance(d, relax.Var))}
     return barred
 
 

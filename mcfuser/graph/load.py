@@ -34,7 +34,7 @@ from mcfuser.graph.idiom import rewrite_idioms
 from mcfuser.graph.inplace import updated_in_place
 from mcfuser.graph.integer_weights import with_integer_weights, without_integer_weights
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
-from mcfuser.graph.matching import calls_rewritten
+from mcfuser.graph.matching import calls_rewritten, with_variables
 from mcfuser.graph.messages import inside
 from mcfuser.graph.narrow import narrowed, to_tf32
 from mcfuser.graph.precision import Narrowing
@@ -279,7 +279,7 @@ def _import(folded: OnnxModel) -> tuple[tvm.IRModule, dict[str, str]]:
             raise ModelError(f"{what} cannot be imported: {why or sentence(error)}") from error
     variables = {str(n): v for n, v in importer._nodes.items() if isinstance(v, relax.Var)}
     renamed = _new_names(module["main"].params, variables)
-    module["main"] = _Named(renamed).visit_expr(module["main"])
+    module["main"] = with_variables(module["main"], renamed)
     return module, {n: renamed.get(v, v).name for n, v in variables.items()}
 
 
@@ -305,27 +305,6 @@ def _new_names(
         taken.add(own)
         made[v] = type(v)(own, v.ty)
     return made
-
-
-@relax.expr_functor.mutator
-class _Named(relax.PyExprMutator):  # type: ignore[misc]
-    """Puts other variables in the place of some, where they are defined and where they are read."""
-
-    def __init__(self, renamed: Mapping[relax.Var, relax.Var]) -> None:
-        super().__init__()
-        self.renamed = renamed
-
-    def visit_var_def_(self, v: relax.Var) -> relax.Var:
-        return self.renamed.get(v, v)
-
-    def visit_dataflow_var_def_(self, v: relax.DataflowVar) -> relax.Var:
-        return self.renamed.get(v, v)
-
-    def visit_var_(self, v: relax.Var) -> relax.Var:
-        return self.renamed.get(v, v)
-
-    def visit_dataflow_var_(self, v: relax.DataflowVar) -> relax.Var:
-        return self.renamed.get(v, v)
 
 
 def _undecided(node: onnx.NodeProto, graph: onnx.GraphProto) -> str:

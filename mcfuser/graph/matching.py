@@ -1,4 +1,4 @@
-"""Rewrites calls in a Relax function, without TVM's walk over all of it where nothing is there."""
+"""Rewrites calls and variables in a Relax function, without a walk of TVM's for nothing."""
 
 from __future__ import annotations
 
@@ -65,3 +65,29 @@ def calls(body: relax.Expr) -> Iterator[tuple[str, relax.Call]]:
             elif isinstance(value, relax.If):
                 yield from calls(value.true_branch)
                 yield from calls(value.false_branch)
+
+
+@relax.expr_functor.mutator
+class _Renaming(relax.PyExprMutator):  # type: ignore[misc]
+    """Puts other variables in the place of some, where they are defined and where they are read."""
+
+    def __init__(self, renamed: Mapping[relax.Var, relax.Var]) -> None:
+        super().__init__()
+        self.renamed = renamed
+
+    def visit_var_def_(self, v: relax.Var) -> relax.Var:
+        return self.renamed.get(v, v)
+
+    def visit_dataflow_var_def_(self, v: relax.DataflowVar) -> relax.Var:
+        return self.renamed.get(v, v)
+
+    def visit_var_(self, v: relax.Var) -> relax.Var:
+        return self.renamed.get(v, v)
+
+    def visit_dataflow_var_(self, v: relax.DataflowVar) -> relax.Var:
+        return self.renamed.get(v, v)
+
+
+def with_variables(expression: relax.Expr, renamed: Mapping[relax.Var, relax.Var]) -> relax.Expr:
+    """The expression, or function, with other variables in the place of some."""
+    return _Renaming(renamed).visit_expr(expression) if renamed else expression

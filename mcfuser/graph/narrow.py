@@ -8,7 +8,6 @@ and rounds once, where it stores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +17,7 @@ from tvm import relax
 from mcfuser.chain import TF32
 from mcfuser.errors import ModelError
 from mcfuser.graph.dataflow import RECURRENCE, Dataflow, array, dataflow, dtype, operator_name
+from mcfuser.graph.matching import with_variables
 from mcfuser.graph.precision import (
     WIDE,
     Narrowing,
@@ -155,7 +155,7 @@ class _Writing:
             return relax.Call(value.op, args, value.attrs, value.ty_args)
         free = [v for v in relax.analysis.free_vars(value) if v in self.written]
         renamed = {v: self._operand(v, True) for v in free}
-        return _Renaming(renamed).visit_expr(value) if renamed else value
+        return with_variables(value, renamed)
 
     def _recurrence(self, args: list[relax.Expr]) -> list[relax.Expr]:
         """What a recurrence is given: its matrices are narrow, if all of them fit. A code generator
@@ -209,18 +209,3 @@ class _Writing:
             number += 1
         self.taken.add(f"lv_{number}")
         return f"lv_{number}"
-
-
-@relax.expr_functor.mutator
-class _Renaming(relax.PyExprMutator):  # type: ignore[misc]
-    """Puts other variables in the place of some."""
-
-    def __init__(self, renamed: Mapping[relax.Var, relax.Var]) -> None:
-        super().__init__()
-        self.renamed = renamed
-
-    def visit_var_(self, v: relax.Var) -> relax.Expr:
-        return self.renamed.get(v, v)
-
-    def visit_dataflow_var_(self, v: relax.Var) -> relax.Expr:
-        return self.renamed.get(v, v)

@@ -290,6 +290,8 @@ def _compact(whole: Space, tiles: Ints) -> NDArray[np.bool_]:
 
 
 def _nested(whole: Space, tiles: Ints, order: Sequence[str]) -> NDArray[np.bool_]:
+    """Which tiles have several positions along one of these axes only where they have all of those
+    after it."""
     kept, whole_inside = np.ones(len(tiles), bool), np.ones(len(tiles), bool)
     for a in reversed(order):
         along = tiles[:, whole.axes.index(a)]
