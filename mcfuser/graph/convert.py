@@ -157,8 +157,17 @@ def instance_normalization(
     square = relax.op.multiply(centred, centred)
     variance = relax.op.add(relax.op.mean(square, axes, keepdims=True), epsilon)
     normal = relax.op.divide(centred, relax.op.sqrt(variance))
-    scaled = relax.op.multiply(normal, relax.op.reshape(scale, by_channel))
-    return relax.op.add(scaled, relax.op.reshape(bias, by_channel))
+    if not _is_all(scale, 1.0):
+        normal = relax.op.multiply(normal, relax.op.reshape(scale, by_channel))
+    return (
+        normal if _is_all(bias, 0.0) else relax.op.add(normal, relax.op.reshape(bias, by_channel))
+    )
+
+
+def _is_all(value: relax.Expr, number: float) -> bool:
+    """Whether a value is constant, and everywhere this number."""
+    constant = array(value)
+    return constant is not None and bool((constant == number).all())
 
 
 def region_means(

@@ -9,6 +9,7 @@ from tvm.relax.dpl import DFPattern, is_op, wildcard
 
 from mcfuser.graph.convolution import convolutions, transposed_convolutions
 from mcfuser.graph.dataflow import array, extents
+from mcfuser.graph.groups import norms_of_groups
 from mcfuser.graph.matching import Matches, rewritten
 from mcfuser.graph.pooling import poolings
 
@@ -112,6 +113,7 @@ def _row(value: relax.Expr, extent: int) -> relax.Expr | None:
 
 _REWRITES = (
     _powers,
+    norms_of_groups,
     _softmax,
     _layer_norm,
     transposed_convolutions,

@@ -84,10 +84,9 @@ def grouped(body: NodeBody) -> list[str | None]:
     groups, (batch, channels, *inner) = body.attribute("num_groups", 0), body.shape(x)
     apart = body.reshape(x, batch, groups, -1)
     y, *_ = _normal(body, apart, None, None, [2], body.attribute("epsilon", _SQUARES))
-    rows = body.reshape(y, batch, channels, -1)
-    scale, shift = (body.reshape(w, 1, channels, 1) for w in (scale, shift))
-    rows = body.op("Add", body.op("Mul", rows, scale), shift)
-    return [body.reshape(rows, batch, channels, *inner)]
+    rows = body.reshape(y, batch, channels, *inner)
+    scale, shift = (body.reshape(w, 1, channels, *(1 for _ in inner)) for w in (scale, shift))
+    return [body.op("Add", body.op("Mul", rows, scale), shift)]
 
 
 def by_norm(body: NodeBody) -> list[str | None]:
