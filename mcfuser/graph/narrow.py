@@ -24,7 +24,9 @@ from mcfuser.graph.precision import (
     Types,
     counted,
     fits,
+    is_lowest,
     is_wide,
+    lowest,
     rounded,
     types,
 )
@@ -152,6 +154,10 @@ class _Writing:
                 args = self._recurrence(args)
             if all(a.same_as(b) for a, b in zip(args, value.args, strict=True)):
                 return value
+            if operator_name(value) == "nn.pad" and not wide and is_lowest(value):
+                return relax.op.nn.pad(
+                    args[0], value.attrs.pad_width, "constant", lowest(self.narrow)
+                )
             return relax.Call(value.op, args, value.attrs, value.ty_args)
         free = [v for v in relax.analysis.free_vars(value) if v in self.written]
         renamed = {v: self._operand(v, True) for v in free}

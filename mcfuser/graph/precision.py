@@ -44,7 +44,8 @@ _MAPS = frozenset({
 _MOVES = frozenset({
     "reshape", "flatten", "expand_dims", "squeeze", "permute_dims", "concat", "stack", "split",
     "strided_slice", "dynamic_strided_slice", "take", "gather_elements", "gather_nd",
-    "broadcast_to", "tile", "repeat", "flip", "nn.pad", "nn.pixel_shuffle", "item",
+    "broadcast_to", "tile", "repeat", "flip", "nn.pad", "nn.pixel_shuffle", "item", "nn.max_pool1d",
+    "nn.max_pool2d", "nn.max_pool3d",
 })  # fmt: skip
 _SCORES = frozenset({"nn.softmax", "nn.log_softmax", "exp"})
 _NORMS = frozenset({"nn.layer_norm", "nn.rms_norm", "nn.group_norm", "nn.instance_norm"})
@@ -132,9 +133,19 @@ def operator_class(value: relax.Expr, narrow: str) -> OperatorClass:
 
 def _all_fit(value: relax.Call, narrow: str) -> bool:
     constants = [array(a) for a in operands(value) if is_wide(a)]
-    if value.op.name == "relax.nn.pad":
+    if value.op.name == "relax.nn.pad" and not is_lowest(value):
         constants.append(np.array(float(value.attrs.pad_value)))
     return all(c is None or fits(c, narrow) for c in constants)
+
+
+def is_lowest(pad: relax.Call) -> bool:
+    """Whether what is written around a value is the lowest number of float32, as for maxima."""
+    return float(pad.attrs.pad_value) == float(np.finfo(np.float32).min)
+
+
+def lowest(narrow: str) -> float:
+    """The lowest number of a narrow type."""
+    return float(ml_dtypes.finfo(narrow).min)  # type: ignore[no-untyped-call]
 
 
 def _squares(name: str, value: relax.Call) -> bool:
@@ -226,20 +237,38 @@ class _Deciding:
         return found
 
     def _is_residual(self, v: relax.Var, scores: set[relax.Var]) -> bool:
-        """Whether a value is what a norm reads, or the sum of two values that is reduced, and not
-        scores: it is stored, so it is stored narrow."""
+        """Whether a value is what a norm reads, or a sum of two values that is reduced, or the
+        result of a product with its bias that is reduced and read elsewhere, and not scores: it is
+        stored, so it is stored narrow."""
         value = self.flow.values.get(v)
         if value is None or v in scores:
             return False
         readers = self.flow.readers.get(v, ())
-        read = {self._name(r) for r in readers}
-        if read & _NORMS:
+        if any(self._name(r) in _NORMS for r in readers):
             return True
-        squared = any(_squares(self._name(r), self.flow.values[r]) for r in readers)
-        added = self._name(v) == "add" and all(
-            isinstance(a, relax.Var) and extents(a) == extents(v) for a in operands(value)
+        if self._name(v) != "add":
+            return False
+        seen = self._past_moves(v)
+        reduced = any(
+            self._name(r) in _SUMS or _squares(self._name(r), self.flow.values[r]) for r in seen
         )
-        return added and (squared or bool(read & _SUMS))
+        both = all(isinstance(a, relax.Var) and extents(a) == extents(v) for a in operands(value))
+        return reduced and (both or (len(seen) > 1 and self._is_biased(value)))
+
+    def _past_moves(self, v: relax.Var) -> set[relax.Var]:
+        """The readers of a value, and those of what only moves its elements."""
+        seen = set[relax.Var]()
+        for r in self.flow.readers.get(v, ()):
+            seen |= self._past_moves(r) if self.classes[r] == "move" else {r}
+        return seen
+
+    def _is_biased(self, value: relax.Call) -> bool:
+        """Whether a sum is that of a product's result and of constants."""
+        terms = [a for a in operands(value) if isinstance(a, relax.Var)]
+        while len(terms) == 1 and self.classes.get(terms[0]) == "move":
+            moved = operands(self.flow.values[terms[0]])
+            terms = [a for a in moved if isinstance(a, relax.Var)]
+        return len(terms) == 1 and self.classes.get(terms[0]) == "product"
 
 
 def rounded(flow: Dataflow) -> Narrowing:

@@ -59,6 +59,41 @@ def test_a_product_reads_and_writes_narrow_values() -> None:
     assert narrow_names(found) == {"x", "matmul"} and wide_names(found) == set()
 
 
+@pytest.mark.parametrize("narrow", NARROW)
+@pytest.mark.parametrize("pad", [0, 1])
+def test_maxima_over_windows_are_of_the_numbers_that_are_stored(
+    narrow: str, pad: int, tmp_path: Path
+) -> None:
+    """Around them is the lowest number of the narrow type."""
+    n = Net()
+    y = n.op("Conv", n.input("x", 1, 4, 8, 8), n.weight(8, 4, 3, 3), pads=[1] * 4)
+    y = n.op("Sub", n.op("Neg", n.op("Abs", y)), n.const(9.0))
+    y = n.op("MaxPool", y, kernel_shape=[3, 3], pads=[pad] * 4, strides=[2, 2])
+    model = n.model(n.op("Conv", y, n.weight(4, 8, 1, 1)))
+    flow, kinds = decided(n, model.graph.output[0].name, narrow=narrow)
+    (pool,) = (v for v in flow.order if flow.operator(v) == "nn.max_pool2d")
+    assert pool in kinds.narrow and "nn.max_pool2d" not in wide_names((flow, kinds))
+    made = compile_model(model.SerializeToString(), CPU, MemoryCache(), QUICK, {}, narrow=narrow)
+    assert disagreement(made.module, model.SerializeToString(), tmp_path) <= 2e-2
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("normed", [True, False])
+def test_a_convolution_with_its_bias_is_stored_narrow_where_a_norm_reads_it_twice(
+    normed: bool, kernel: int
+) -> None:
+    """A mean alone is part of its kernel."""
+    n = Net()
+    y = n.op("Conv", n.input("x", 1, 4, 8, 8), n.weight(8, 4, kernel, kernel), n.weight(8))
+    if normed:
+        y = n.op("InstanceNormalization", y, n.weight(8), n.weight(8))
+    else:
+        y = n.op("GlobalAveragePool", y)
+    flow, kinds = decided(n, y)
+    biased = next(v for v in flow.order if flow.operator(v) == "add")
+    assert (biased in kinds.narrow) == normed
+
+
 @pytest.mark.parametrize("operator", ["Relu", "Neg", "Abs", "LeakyRelu"])
 def test_maps_of_one_rounding_follow_their_operand(operator: str) -> None:
     n, y = net()
