@@ -10,7 +10,7 @@ from mcfuser.chain.values import Chain, Stride, Tensor, digits
 
 ChannelsLast = Literal["never", "dense", "always"]
 """Where kernels are fastest with the channels of pictures last in memory: nowhere, between dense
-convolutions of two-byte values, or wherever convolutions read and write them."""
+convolutions, or wherever convolutions read and write them."""
 
 
 def dense(extents: Sequence[int]) -> tuple[int, ...]:

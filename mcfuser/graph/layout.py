@@ -12,12 +12,15 @@ import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import accumulate
+from operator import mul
 from types import MappingProxyType
+from typing import assert_never
 
 from tvm import ir, relax
 
-from mcfuser.chain import BYTES
-from mcfuser.graph.dataflow import Dataflow, array, dtype, extents, shape
+from mcfuser.chain.strides import ChannelsLast
+from mcfuser.graph.dataflow import Dataflow, array, extents, shape
 from mcfuser.graph.views import AxisStrides, LaidOutValue, sliding_strides, within
 
 
@@ -74,9 +77,9 @@ def stored_view(view: LaidOutValue, sizes: Mapping[int, int]) -> LaidOutValue:
 
 
 def moved_from(value: relax.Expr) -> tuple[relax.Expr, ...]:
-    """What a concatenation of channels, a slice, or a resizing that chooses the nearest position
-    takes the elements of its result from; nothing for any other operator, and where extents are
-    not known."""
+    """What a concatenation of channels, a slice, or a resizing takes the elements of its result
+    from, or those that it is interpolated between; nothing for any other operator, and where
+    extents are not known."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, ir.Op):
         return ()
     known = value.op.name in _MOVING and extents(value) is not None
@@ -111,12 +114,12 @@ def _sliced(value: relax.Call, stored: Sequence[relax.Expr]) -> relax.Expr:
     return relax.op.strided_slice(source, axes, *others)
 
 
-def _chosen_of(value: relax.Call) -> tuple[relax.Expr, ...]:
-    fits = value.attrs.method == "nearest_neighbor" and value.attrs.layout == "NCHW"
-    return (value.args[0],) if fits and len(extents(value.args[0]) or ()) == 4 else ()
+def _resized_of(value: relax.Call) -> tuple[relax.Expr, ...]:
+    fits = value.attrs.layout == "NCHW" and len(extents(value.args[0]) or ()) == 4
+    return (value.args[0],) if fits else ()
 
 
-def _chosen(value: relax.Call, stored: Sequence[relax.Expr]) -> relax.Expr:
+def _resized(value: relax.Call, stored: Sequence[relax.Expr]) -> relax.Expr:
     (source,), size, attrs = stored, value.args[1], value.attrs
     return relax.op.image.resize2d(
         source,
@@ -136,25 +139,45 @@ _Moved = tuple[
 _MOVING: Mapping[str, _Moved] = MappingProxyType({
     "relax.concat": (_parts, _joined),
     "relax.strided_slice": (_whole, _sliced),
-    "relax.image.resize2d": (_chosen_of, _chosen),
+    "relax.image.resize2d": (_resized_of, _resized),
 })  # fmt: skip
 
 
 # --- which values -------------------------------------------------------------------------------
 
 
-def channels_last(flow: Dataflow, dense: bool = False) -> frozenset[relax.Var]:
-    """The values that are stored with their channels last, if they are stored.
+def layouts(flow: Dataflow, last: ChannelsLast) -> tuple[frozenset[relax.Var], ...]:
+    """The sets of values to choose from, all of one being stored with their channels last, if they
+    are stored, where kernels are fastest so (mcfuser.chain.strides).
+
+    What is reduced over positions, as for a norm, is read faster by lines: where dense convolutions
+    have such values between them, there are two sets, without these and with them.
+    """
+    match last:
+        case "never":
+            return (frozenset(),)
+        case "always":
+            return (channels_last(flow, _interpolated(flow)),)
+        case "dense":
+            reduced = _depthwise(flow) | _reduced(flow)
+            both = (channels_last(flow, reduced), channels_last(flow, _depthwise(flow)))
+            return tuple(dict.fromkeys(both))
+        case _:
+            assert_never(last)
+
+
+def channels_last(
+    flow: Dataflow, barred: AbstractSet[relax.Var] = frozenset()
+) -> frozenset[relax.Var]:
+    """The values that are stored with their channels last, if they are stored; none of the `barred`
+    ones is.
 
     They are those that convolutions compute, what is computed from these position by position, and
     what moves elements of these alone, where every reader can be part of a chain or moves elements
     of what is stored alike. A depthwise convolution of what lies by lines computes lines: a vector
-    of its channels would be gathered for each position of a window. Where they are for `dense`
-    convolutions of two-byte data alone, what other convolutions read and compute is not stored so,
-    nor what is reduced over positions, as for a norm.
+    of its channels would be gathered for each position of a window.
     """
     pictures = [v for v in flow.order if len(extents(v) or ()) > 2]
-    barred = _not_between_dense(flow) if dense else set[relax.Var]()
     moving = {v: parts for v in pictures if (parts := moved_from(flow.values[v]))}
     alike = {v: moving.get(v, ()) or _depthwise_data(flow, v) for v in pictures}
     while True:
@@ -170,7 +193,7 @@ def channels_last(flow: Dataflow, dense: bool = False) -> frozenset[relax.Var]:
         mixed = {v for v in last if not last.issuperset(alike[v])}
         if not mixed:
             return frozenset(last)
-        barred |= mixed
+        barred = barred | mixed
 
 
 def _as_it_is(flow: Dataflow, value: relax.Expr) -> Iterator[relax.Var]:
@@ -182,19 +205,28 @@ def _as_it_is(flow: Dataflow, value: relax.Expr) -> Iterator[relax.Var]:
         value = made.args[0] if same and isinstance(made, relax.Call) else None
 
 
-def _not_between_dense(flow: Dataflow) -> set[relax.Var]:
-    """What lies by lines where only dense convolutions of two-byte data have channels last."""
-    barred = set[relax.Var]()
-    for v in flow.order:
-        value = flow.values[v]
-        if flow.kinds[v] == "reduction" and "_pool" not in value.op.name:
-            barred |= {same for a in value.args for same in _as_it_is(flow, a)}
-        if flow.kinds[v] == "product":
-            wide = BYTES[dtype(value.args[0])] != 2
-            data = (unpadded(flow, value.args[0]),) if wide else _depthwise_data(flow, v)
-            if data:
-                barred |= {v, *(d for d in data if isinstance(d, relax.Var))}
-    return barred
+def _interpolated(flow: Dataflow) -> frozenset[relax.Var]:
+    """What is resized otherwise than by its nearest positions: a CPU does that along lines."""
+    resized = (v for v in flow.order if flow.operator(v) == "image.resize2d")
+    return frozenset(v for v in resized if flow.values[v].attrs.method != "nearest_neighbor")
+
+
+def _reduced(flow: Dataflow) -> frozenset[relax.Var]:
+    """What is reduced otherwise than over windows, and what it is the same numbers as."""
+    return frozenset(
+        same
+        for v in flow.order
+        if flow.kinds[v] == "reduction" and "_pool" not in flow.operator(v)
+        for a in flow.values[v].args
+        for same in _as_it_is(flow, a)
+    )
+
+
+def _depthwise(flow: Dataflow) -> frozenset[relax.Var]:
+    """What depthwise convolutions read and compute."""
+    data = {v: _depthwise_data(flow, v) for v in flow.order}
+    read = (d for many in data.values() for d in many if isinstance(d, relax.Var))
+    return frozenset({v for v, many in data.items() if many}.union(read))
 
 
 def _depthwise_data(flow: Dataflow, v: relax.Var) -> tuple[relax.Expr, ...]:
@@ -242,7 +274,7 @@ def _has_channels(flow: Dataflow, v: relax.Var, found: AbstractSet[relax.Var]) -
         case "product":
             return True
         case "view":
-            return _keeps_channels(value, found)
+            return _keeps_channels(value, found) or _shuffles(flow, value, found)
         case "elementwise":
             return any(a in found and shape(a) == shape(v) for a in value.args)
         case "reduction":
@@ -265,13 +297,34 @@ def _keeps_channels(view: relax.Call, found: AbstractSet[relax.Var]) -> bool:
     return shape(before)[:2] == after[:2]
 
 
+def _parts_channels(view: relax.Call) -> bool:
+    """Whether a view makes channels several dimensions, and nothing else."""
+    (n, _, *places), after = shape(view.args[0]), shape(view)
+    if not places or view.op.name != "relax.reshape" or [*after[-len(places) :]] != places:
+        return False
+    return n in {1, *accumulate(after[: -len(places)], mul)}
+
+
+def _shuffles(flow: Dataflow, view: relax.Call, found: AbstractSet[relax.Var]) -> bool:
+    """Whether a view is a picture whose channels are whole dimensions of what it is made of, as
+    what a transposed convolution computes; and that is a view of a value with channels."""
+    (n, channels, *_), before = shape(view), view.args[0]
+    if view.op.name != "relax.reshape" or before in found:
+        return False
+    ends = {1, *accumulate(shape(before), mul)}
+    while flow.kinds.get(before) == "view" and before not in found:
+        before = flow.values[before].args[0]
+    return before in found and {n, n * channels} <= ends
+
+
 def _takes(
     flow: Dataflow, reader: relax.Var, found: AbstractSet[relax.Var], free: AbstractSet[relax.Var]
 ) -> bool:
     """Whether what reads a value can be part of a chain, however that value is stored."""
     match flow.kinds[reader]:
         case "view":
-            turned = flow.values[reader].op.name == "relax.permute_dims"
+            view = flow.values[reader]
+            turned = view.op.name == "relax.permute_dims" or _parts_channels(view)
             return (turned or reader in found) and reader in free
         case "concatenation":
             return False

@@ -4,6 +4,7 @@ why products share none."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -26,10 +27,10 @@ from mcfuser.graph.dataflow import (
     size,
     sources,
 )
-from mcfuser.graph.layout import channels_last
+from mcfuser.graph.layout import layouts
 from mcfuser.graph.leftover import left_out
 from mcfuser.graph.lift import Lifted, lift
-from mcfuser.graph.price import Price, Prices, roofline, with_epilogue
+from mcfuser.graph.price import Price, Prices, roofline, ticks, with_epilogue
 from mcfuser.graph.prologue import normed, saved_before
 from mcfuser.graph.reduce import reduced_dimensions
 from mcfuser.graph.regions import (
@@ -124,10 +125,34 @@ def partition(
     """
     flow = dataflow(module["main"], integers, copies)
     flow = replace(flow, depth_last=deep, precision=precision)
-    if last != "never":
-        flow = replace(flow, channels_last=channels_last(flow, dense=last == "dense"))
-    chosen = Selection(flow)
-    prices = Prices(chosen, price or partial(roofline, peak=peak, bandwidth=bandwidth))
+    priced = price or partial(roofline, peak=peak, bandwidth=bandwidth)
+    known = dict[str, int]()
+
+    def stored(last: frozenset[relax.Var]) -> Partition:
+        prices = Prices(Selection(replace(flow, channels_last=last)), priced, known)
+        return _partition(prices, preferred, peak / bandwidth)
+
+    found, *others = (stored(last) for last in layouts(flow, last))
+    for other in others:
+        found = _cheaper(found, other, priced, known)
+    return found
+
+
+def _cheaper(one: Partition, other: Partition, price: Price, known: dict[str, int]) -> Partition:
+    """The partition whose chains cost less: the first one, if they cost the same. Chains that both
+    have are not priced."""
+    chains = {m.chain.key: m.chain for found in (one, other) for m in found.matches}
+    counts, others = (Counter(m.chain.key for m in found.matches) for found in (one, other))
+
+    def cost(own: Counter[str]) -> int:
+        return sum(n * ticks(chains[key], price, known) for key, n in own.items())
+
+    return other if cost(others - counts) < cost(counts - others) else one
+
+
+def _partition(prices: Prices, preferred: AbstractSet[str], balance: float) -> Partition:
+    """The chains of values that are stored in one way; `balance` is the device's flop per byte."""
+    chosen = prices.chosen
     regions = [*gated_pairs(chosen)]
     written = [set(r.members) for r in regions if prices.written(r.members)]
     regions += (
@@ -150,7 +175,7 @@ def partition(
     matches = sorted(chosen.matches, key=lambda m: chosen.flow.position[m.bindings[-1]])
     numbers = {v: i for i, match in enumerate(matches) for v in match.bindings}
     products = tuple(
-        _product(chosen, matches, numbers.get(v), v, peak / bandwidth) for v in chosen.flow.products
+        _product(chosen, matches, numbers.get(v), v, balance) for v in chosen.flow.products
     )
     obstacles = {v: p.reason for v, p in zip(chosen.flow.products, products, strict=True)}
     left = left_out(chosen, obstacles)

@@ -33,9 +33,19 @@ def roofline(chain: Chain, peak: float, bandwidth: float) -> float:
     return STARTING + max(flops(chain) / peak, moved / bandwidth)
 
 
+def ticks(chain: Chain, price: Price, known: dict[str, int]) -> int:
+    """The price of a chain in ticks, `known` by its key from then on; NEVER if it has no kernel."""
+    key = chain.key
+    if key not in known:
+        seconds = price(chain)
+        known[key] = round(seconds / TICK) if math.isfinite(seconds) else NEVER
+    return known[key]
+
+
 @dataclass(frozen=True)
 class Prices:
-    """Prices of chains, each asked for once, and of the values of a module that become chains."""
+    """Prices of chains, each asked for once, and of the values of a module that become chains. What
+    is `known`, by chains' keys, may be known from another way to store the values."""
 
     chosen: Selection
     price: Price
@@ -71,11 +81,8 @@ class Prices:
         if extents(members[-1]) is None or dtype(members[-1]) not in FLOATS:
             raise Unliftable(f"its result is {dtype(members[-1])}")
         _, lifted = with_epilogue(self.chosen, members, "region")
-        key = lifted.chain.key
-        if key not in self.known:
-            seconds = self.price(lifted.chain)
-            self.known[key] = round(seconds / TICK) if math.isfinite(seconds) else NEVER
-        return key
+        ticks(lifted.chain, self.price, self.known)
+        return lifted.chain.key
 
 
 def with_epilogue(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from mcfuser.chain import products
+from mcfuser.chain import ChannelsLast, products
 from mcfuser.expr import Call, reads
 from mcfuser.graph.load import load
 from mcfuser.graph.partition import Partition, partition
@@ -44,7 +45,7 @@ def conv(
 
 def parted(n: Net, *outputs: str) -> Partition:
     loaded = load(n.model(*outputs).SerializeToString(), {})
-    return partition(loaded.module, 1e12, 1e11, last=True)
+    return partition(loaded.module, 1e12, 1e11, last="always")
 
 
 @pytest.mark.parametrize("zero", [0, 128])
@@ -194,7 +195,7 @@ def test_any_quantized_network_computes_what_it_does(seed: int, tmp_path: Path) 
     net, y = drawn(random.Random(seed))
     model = net.model(y)
     loaded = load(model.SerializeToString(), {})
-    for last in (False, True):
+    for last in get_args(ChannelsLast):
         found = partition(loaded.module, 1e12, 1e11, last=last)
         for a, b in both(model, loaded, found.matches, tmp_path):
             apart = np.abs(a - b)

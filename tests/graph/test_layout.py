@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax, tirx
 
-from mcfuser.chain import ChannelsLast, dense, digits, products
+from mcfuser.chain import Chain, ChannelsLast, dense, digits, products
 from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.layout import (
     channels_last,
@@ -101,8 +101,8 @@ def test_what_others_read_lies_as_it_is_written(reader: str, tmp_path: Path) -> 
     assert turned(found) == (not reader)
 
 
-def test_dense_convolutions_of_two_bytes_may_have_them_alone(tmp_path: Path) -> None:
-    """As GPUs do: no depthwise convolution, no norm over positions, and nothing of four bytes."""
+def test_dense_convolutions_may_have_them_alone(tmp_path: Path) -> None:
+    """As GPUs do: no depthwise convolution, and no norm over positions unless that costs less."""
 
     def stored(kind: type[np.generic], middle: str) -> int:
         net = Net(kind)
@@ -116,8 +116,69 @@ def test_dense_convolutions_of_two_bytes_may_have_them_alone(tmp_path: Path) -> 
         x = net.op("Relu", conv(net, x, 5, 6))
         return turned(parted(net, conv(net, x, 4, 5), folder=tmp_path, last="dense"))
 
-    assert stored(np.float32, "") == 0
-    assert [stored(np.float16, m) for m in ("", "pool", "depthwise", "norm")] == [2, 2, 1, 1]
+    for kind in (np.float32, np.float16):
+        assert [stored(kind, m) for m in ("", "pool", "depthwise", "norm")] == [2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("groups", [1, 4, 8])
+def test_what_a_norm_reduces_lies_as_its_chains_cost_least(groups: int, tmp_path: Path) -> None:
+    net = Net(opset=21)
+    x = conv(net, net.input("x", 2, 3, 8, 8), 8, 3)
+    x = net.op("GroupNormalization", x, net.weight(8), net.weight(8), num_groups=groups)
+    model = net.model(conv(net, net.op("Relu", x), 4, 8))
+    loaded = load(model.SerializeToString(), {})
+    asked = list[str]()
+
+    def price(chain: Chain) -> float:
+        asked.append(chain.key)
+        return 1.0 if chain.key in by_lines else cost
+
+    by_lines, cost = set[str](), 1.0
+    lines = partition(loaded.module, 1e12, 1e11, price, last="dense")
+    by_lines = {m.chain.key for m in lines.matches}
+    found = dict[float, Partition]()
+    for cost in (0.5, 2.0):
+        asked.clear()
+        found[cost] = partition(loaded.module, 1e12, 1e11, price, last="dense")
+        assert len(asked) == len(set(asked)), "a chain is priced once for both"
+    assert turned(found[2.0]) == turned(lines) < turned(found[0.5])
+    for a, b in both(model, loaded, found[0.5].matches, tmp_path):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * float(np.abs(b).max()))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("shuffle", ["transposed", "transposed, overlapping", "depth to space"])
+def test_what_a_shuffle_of_channels_makes_of_a_picture_has_channels(
+    shuffle: str, batch: int, tmp_path: Path
+) -> None:
+    """As in a U-Net's decoder, where it is put beside a picture of the encoder."""
+    net = Net()
+    beside = net.op("Relu", conv(net, net.input("x", batch, 3, 8, 8), 6, 3))
+    x = net.op("Relu", conv(net, beside, 8, 6, strides=[2, 2]))
+    if shuffle == "depth to space":
+        x = net.op("DepthToSpace", conv(net, x, 16, 8), blocksize=2)
+    else:
+        kernel, pads = (2, [0] * 4) if shuffle == "transposed" else (4, [1] * 4)
+        weights = net.weight(8, 4, kernel, kernel), net.weight(4)
+        x = net.op("ConvTranspose", x, *weights, strides=[2, 2], pads=pads)
+    x = net.op("Concat", net.op("Relu", x), beside, axis=1)
+    found = parted(net, conv(net, net.op("Relu", conv(net, x, 8, 10)), 4, 8), folder=tmp_path)
+    assert turned(found) == len(found.matches) - 1, "all but the output"
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
+def test_a_gpu_interpolates_between_channels_that_lie_side_by_side(
+    mode: str, tmp_path: Path
+) -> None:
+    net = Net()
+    x = net.op("Relu", conv(net, net.input("x", 1, 3, 4, 5), 6, 3))
+    sizes = net.const([1, 1, 2, 2], np.float32)
+    x = net.op("Relu", net.op("Resize", x, "", sizes, mode=mode, nearest_mode="floor"))
+    y = conv(net, x, 4, 6)
+    cases: dict[ChannelsLast, bool] = {"dense": True, "always": mode == "nearest"}
+    for last, reads in cases.items():
+        *_, reader = parted(net, y, folder=tmp_path, last=last).matches
+        assert bool(reader.channels_last & reader.arguments.keys()) == reads
 
 
 def test_products_of_a_transformer_are_left_alone(tmp_path: Path) -> None:
