@@ -163,10 +163,11 @@ class Backend(Protocol):
     take at `slowest`, and `memory` bounds that process's data, in bytes, if it is not None. Where
     programs run `on_host`, nothing else may be done there while they are timed. A new process takes
     about `starting` seconds to load what such a device needs besides TVM, and to open it; the
-    kernels of a chain take at most about `installing` seconds to become part of a module. With
-    `lines`, tiles along a picture's positions may be any pairs of its lines; windows of no matrix
-    product are walked position by position if it `walks`, else tile by tile (space.prune). Weights
-    that are `integers` stay so in the module; else they become floats when a model is compiled.
+    kernels of a chain take at most about `installing` seconds to become part of a module; what is
+    left to TVM of one takes about `leaving`. With `lines`, tiles along a picture's positions may be
+    any pairs of its lines; windows of no matrix product are walked position by position if it
+    `walks`, else tile by tile (space.prune). Weights that are `integers` stay so in the module;
+    else they become floats when a model is compiled.
     """
 
     kind: str
@@ -179,6 +180,7 @@ class Backend(Protocol):
     on_host: bool
     starting: float
     installing: float
+    leaving: float
     limit: float
     slowest: float
     memory: int | None

@@ -49,6 +49,12 @@ class ModuleToBuild:
         return max(1.0, self.took / max(self.worked, 1e-3))
 
     @property
+    def leaves(self) -> bool:
+        """Whether what is left to TVM is built sooner than the model chooses kernels for it and
+        they are built."""
+        return self.backend.leaving < CHOICE + self.backend.installing
+
+    @property
     def module(self) -> float:
         """The seconds that the module takes without kernels."""
         return BUILDING * self.took + (BUILT + self.backend.starting) * self.slower
@@ -63,13 +69,14 @@ class ModuleToBuild:
         `compiled` are those of a core in which the kernels of chains were compiled that are known
         so far. Where the time that was left is too short for the model to choose a kernel for each
         chain and for these to be built, only as many are counted as it is enough for: the others
-        are left to TVM, and take next to none.
+        are left to TVM, if it `leaves` any, and take next to none.
         """
         each = self.backend.installing
         known = [min(each, AGAIN * seconds + EACH) for seconds in compiled]
         if len(known) >= ENOUGH:
             each = sum(known) / len(known)
         share = (CHOICE + self.backend.installing) * self.slower
-        most = max(0.0, self.left - self.module) / share
-        others = max(0, self.chains - len(known))
-        return self.module + (sum(known) + each * min(others, most)) * self.slower
+        others: float = max(0, self.chains - len(known))
+        if self.leaves:
+            others = min(others, max(0.0, self.left - self.module) / share)
+        return self.module + (sum(known) + each * others) * self.slower

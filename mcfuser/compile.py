@@ -140,7 +140,7 @@ def compile_model(
         run = ModelTuning(
             device, cache, options, listener, worker, deadline, building, module=module
         )
-        run.give_up = deadline + CHOOSING if end is not None else math.inf
+        run.give_up = deadline + CHOOSING if end is not None and module.leaves else math.inf
         listener(Note(_found(matches, distinct, products_of(parted))))
         whole = WholeModules(partial(_drawn, model, shapes, limits, folder, options.seed))
         if locked is None:

@@ -37,6 +37,13 @@ def test_only_chains_that_there_is_time_for_are_counted() -> None:
     assert soon.seconds() == never.seconds()
 
 
+def test_no_chain_is_left_where_the_rest_is_built_slower_than_kernels_are_chosen() -> None:
+    late = {b: ModuleToBuild(20.0, 20.0, 56, b, left=10.0) for b in (CPU, GPU)}
+    assert late[CPU].leaves and late[CPU].seconds() == late[CPU].module
+    assert not late[GPU].leaves
+    assert late[GPU].seconds() == pytest.approx(late[GPU].module + 56 * GPU.installing)
+
+
 def test_tuning_ends_when_it_is_wanted_or_early_enough_to_build() -> None:
     module = ModuleToBuild(1.0, 1.0, 5, CPU, 60.0)
     assert module.tuned_by(20.0) == 60.0, "without an end all is tuning's"

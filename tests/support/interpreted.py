@@ -86,6 +86,7 @@ class Interpreted:
     on_host = True
     starting = 0.0
     installing = 0.0
+    leaving = 0.0
     limit = 600.0
     slowest = 1e7
     memory: int | None = None

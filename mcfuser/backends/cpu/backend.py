@@ -50,6 +50,7 @@ class CpuBackend:
     installing = 0.5
     """LLVM compiles the kernels: 0.1 to 0.55 s were measured for a chain, on networks of 6 to 78
     chains and three machines."""
+    leaving = 0.0
     limit = 20.0
     slowest = 2e9
     memory: int | None = 16 << 30

@@ -56,6 +56,8 @@ class CudaBackend:
     installing = 0.2
     """TVM compiles what launches the kernels: up to 0.12 s were measured for a chain, on networks
     of 8 to 49 chains and two machines."""
+    leaving = 0.9
+    """NVRTC compiles TVM's kernels, all in one text: 0.5 to 0.9 s were measured for a chain."""
     limit = 20.0
     slowest = float("inf")
     memory: int | None = None
