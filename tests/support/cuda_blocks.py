@@ -25,6 +25,8 @@ template <typename T> T min(T x, T y) { return y < x ? y : x; }
     + LANGUAGE
     + """
 struct Three { int x; };
+struct uint2 { unsigned x, y; };
+struct uint4 { unsigned x, y, z, w; };
 thread_local Three threadIdx, blockIdx;
 struct Warp { pthread_barrier_t barrier; uint64_t sent[32]; };
 pthread_barrier_t whole;

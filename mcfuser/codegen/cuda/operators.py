@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 import tvm
 from tvm import relax
 
 from mcfuser.codegen.call import called, with_calls
+from mcfuser.codegen.cuda.concatenate import joined
 from mcfuser.codegen.cuda.kernel import SourceKernel, SourceOperator
 from mcfuser.codegen.cuda.scan import cumulated
 from mcfuser.codegen.cuda.scatter import scattered
 from mcfuser.codegen.cuda.top import best
 
 OPERATORS: Mapping[str, Callable[[relax.Call], SourceOperator | None]] = MappingProxyType({
+    "relax.concat": joined,
     "relax.cumsum": cumulated,
     "relax.scatter_elements": scattered,
     "relax.scatter_nd": scattered,
@@ -44,6 +46,12 @@ def only_on_host(module: tvm.IRModule) -> str | None:
     return found[0] if found else None
 
 
+def _tensors(call: relax.Call) -> Iterator[relax.Expr]:
+    """What a call reads; the fields of tuples one by one."""
+    for arg in call.args:
+        yield from arg.fields if isinstance(arg, relax.Tuple) else (arg,)
+
+
 def with_operators(module: tvm.IRModule) -> tuple[tvm.IRModule, tuple[SourceKernel, ...]]:
     """The module with launches of kernels for the calls of these operators, and the kernels."""
     kernels: list[SourceKernel] = []
@@ -57,6 +65,6 @@ def with_operators(module: tvm.IRModule) -> tuple[tvm.IRModule, tuple[SourceKern
         kernels.append(kernel)
         several = isinstance(call.ty, relax.TupleType)
         ty = [*call.ty.fields] if several else call.ty
-        return called(builder, text, operator.name, list(call.args), ty)
+        return called(builder, text, operator.name, [*_tensors(call)], ty)
 
     return with_calls(module, launch), tuple(dict.fromkeys(kernels))

@@ -22,7 +22,8 @@ def module(k: int = 3, dtype: str = "float32") -> IRModule:
     x = relax.Var("x", relax.TensorType((8, 40), dtype))
     at = relax.Var("at", relax.TensorType((6, 1), "int64"))
     rows = relax.Var("rows", relax.TensorType((6, 40), "int64"))
-    with builder.function("main", [x, at, rows]):
+    long = relax.Var("long", relax.TensorType((8, 4096), dtype))
+    with builder.function("main", [x, at, rows, long]):
         with builder.dataflow():
             sums = builder.emit(relax.op.cumsum(x, axis=0))
             added = builder.emit(relax.op.scatter_nd(x, at, builder.emit(
@@ -33,7 +34,9 @@ def module(k: int = 3, dtype: str = "float32") -> IRModule:
                 added, rows, builder.emit(relax.op.strided_slice(added, [0], [0], [6])),
                 0, "max"))  # fmt: skip
             last = builder.emit(relax.op.cumsum(changed, axis=1))
-            out = builder.emit_output(relax.Tuple([most[0], most[1], again[0], last]))
+            wide = [builder.emit(relax.op.concat([long, long], axis=1)) for _ in range(2)]
+            results = [most[0], most[1], again[0], last, *wide]
+            out = builder.emit_output(relax.Tuple(results))
         builder.emit_func_output(out)
     return builder.get()
 
@@ -47,7 +50,7 @@ def names(of: IRModule) -> list[str]:
 def test_every_call_becomes_a_launch_and_equal_ones_have_one_kernel() -> None:
     after, kernels = with_operators(module())
     assert not set(names(after)) & set(OPERATORS) and set(names(module())) >= set(OPERATORS)
-    assert len(kernels) == 5, "two scans, two that scatter, and one that finds the best"
+    assert len(kernels) == 6, "two scans, two that scatter, one for the best, one that joins"
     text = str(after)
     for kernel in kernels:
         for function, types in kernel.functions:
@@ -59,7 +62,7 @@ def test_every_call_becomes_a_launch_and_equal_ones_have_one_kernel() -> None:
 def test_other_calls_stay_as_they_are() -> None:
     after, kernels = with_operators(module(41 - 1, "float64"))
     assert names(after).count("relax.topk") == 2, "a warp orders numbers of 32 bits"
-    assert len(kernels) == 4
+    assert len(kernels) == 5
     again, none = with_operators(after)
     assert none == () and names(again) == names(after)
 
