@@ -125,29 +125,37 @@ def partition(
     """
     flow = dataflow(module["main"], integers, copies)
     flow = replace(flow, depth_last=deep, precision=precision)
-    priced = price or partial(roofline, peak=peak, bandwidth=bandwidth)
+    least = partial(roofline, peak=peak, bandwidth=bandwidth)
     known = dict[str, int]()
 
     def stored(last: frozenset[relax.Var]) -> Partition:
-        prices = Prices(Selection(replace(flow, channels_last=last)), priced, known)
+        prices = Prices(Selection(replace(flow, channels_last=last)), price or least, known)
         return _partition(prices, preferred, peak / bandwidth)
 
     found, *others = (stored(last) for last in layouts(flow, last))
     for other in others:
-        found = _cheaper(found, other, priced, known)
+        found = _cheaper(found, other, price or least, least, known)
     return found
 
 
-def _cheaper(one: Partition, other: Partition, price: Price, known: dict[str, int]) -> Partition:
+def _cheaper(
+    one: Partition, other: Partition, price: Price, least: Price, known: dict[str, int]
+) -> Partition:
     """The partition whose chains cost less: the first one, if they cost the same. Chains that both
-    have are not priced."""
+    have are not priced, nor those of the first one when it is known to cost more; the first to be
+    priced are those that take the longest at `least`."""
     chains = {m.chain.key: m.chain for found in (one, other) for m in found.matches}
     counts, others = (Counter(m.chain.key for m in found.matches) for found in (one, other))
 
-    def cost(own: Counter[str]) -> int:
-        return sum(n * ticks(chains[key], price, known) for key, n in own.items())
+    def cost(own: Counter[str], most: float) -> int:
+        total = 0
+        for key in sorted(own, key=lambda k: -own[k] * least(chains[k])):
+            if total <= most:
+                total += own[key] * ticks(chains[key], price, known)
+        return total
 
-    return other if cost(others - counts) < cost(counts - others) else one
+    found = cost(others - counts, math.inf)
+    return one if cost(counts - others, found) <= found else other
 
 
 def _partition(prices: Prices, preferred: AbstractSet[str], balance: float) -> Partition:
