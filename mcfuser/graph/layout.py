@@ -299,10 +299,11 @@ def _keeps_channels(view: relax.Call, found: AbstractSet[relax.Var]) -> bool:
 
 def _parts_channels(view: relax.Call) -> bool:
     """Whether a view makes channels several dimensions, and nothing else."""
-    (n, _, *places), after = shape(view.args[0]), shape(view)
-    if not places or view.op.name != "relax.reshape" or [*after[-len(places) :]] != places:
+    before, after = extents(view.args[0]) or (), extents(view) or ()
+    n, places = before[:1], before[2:]
+    if not places or view.op.name != "relax.reshape" or after[-len(places) :] != places:
         return False
-    return n in {1, *accumulate(after[: -len(places)], mul)}
+    return {*n} <= {1, *accumulate(after[: -len(places)], mul)}
 
 
 def _shuffles(flow: Dataflow, view: relax.Call, found: AbstractSet[relax.Var]) -> bool:
@@ -311,7 +312,7 @@ def _shuffles(flow: Dataflow, view: relax.Call, found: AbstractSet[relax.Var]) -
     (n, channels, *_), before = shape(view), view.args[0]
     if view.op.name != "relax.reshape" or before in found:
         return False
-    ends = {1, *accumulate(shape(before), mul)}
+    ends = {1, *accumulate(extents(before) or (), mul)}
     while flow.kinds.get(before) == "view" and before not in found:
         before = flow.values[before].args[0]
     return before in found and {n, n * channels} <= ends

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto
 from tvm import relax, tirx
 
 from mcfuser.chain import Chain, ChannelsLast, dense, digits, products
-from mcfuser.graph.dataflow import dataflow
+from mcfuser.graph.dataflow import dataflow, extents
 from mcfuser.graph.layout import (
     channels_last,
     from_last,
+    layouts,
     moved_from,
     stored_shape,
     stored_strides,
@@ -165,6 +168,30 @@ def test_what_a_shuffle_of_channels_makes_of_a_picture_has_channels(
     x = net.op("Concat", net.op("Relu", x), beside, axis=1)
     found = parted(net, conv(net, net.op("Relu", conv(net, x, 8, 10)), 4, 8), folder=tmp_path)
     assert turned(found) == len(found.matches) - 1, "all but the output"
+
+
+@pytest.mark.parametrize("given", [(24,), (4, 6), (1, 24), (2, 3, 4), ()])
+@pytest.mark.parametrize("last", get_args(ChannelsLast))
+def test_what_becomes_a_picture_may_have_any_dimensions(
+    given: tuple[int, ...], last: ChannelsLast, tmp_path: Path
+) -> None:
+    net = Net()
+    x = net.op("Relu", net.input("x", *given))
+    x = net.op("Expand", x, net.ints(24)) if not given else x
+    y = net.op("Reshape", x, net.ints(1, 4, 2, 3))
+    z = net.op("Reshape", net.op("Relu", y), net.ints(1, 2, 2, 2, 3))
+    parted(net, conv(net, y, 4, 4), net.op("Neg", z), folder=tmp_path, last=last)
+
+
+@pytest.mark.parametrize("last", get_args(ChannelsLast))
+def test_what_has_unknown_extents_has_no_channels(last: ChannelsLast) -> None:
+    net = Net()
+    found = net.op("Cast", net.op("NonZero", net.input("x", 4, 6)), to=TensorProto.FLOAT)
+    y = net.op("Reshape", net.op("Reshape", found, net.ints(1, 2, -1, 1)), net.ints(2, -1, 1))
+    z = conv(net, conv(net, net.input("z", 1, 4, 8, 8), 4, 4), 4, 4)
+    flow = dataflow(load(net.model(y, z).SerializeToString(), {}).module["main"])
+    assert any(extents(v) is None for v in flow.order)
+    assert [len(each) for each in layouts(flow, last)] == [0 if last == "never" else 1]
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
