@@ -75,8 +75,8 @@ class ModuleToBuild:
         known = [min(each, AGAIN * seconds + EACH) for seconds in compiled]
         if len(known) >= ENOUGH:
             each = sum(known) / len(known)
-        share = (CHOICE + self.backend.installing) * self.slower
         others: float = max(0, self.chains - len(known))
         if self.leaves:
+            share = (CHOICE + self.backend.installing) * self.slower
             others = min(others, max(0.0, self.left - self.module) / share)
         return self.module + (sum(known) + each * others) * self.slower

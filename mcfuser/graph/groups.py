@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from tvm import ir, relax
 
 from mcfuser.graph.dataflow import array, extents, shape
-from mcfuser.graph.matching import calls_rewritten
+from mcfuser.graph.matching import calls_rewritten, with_arguments
 from mcfuser.graph.reduce import reduced_dimensions
 from mcfuser.graph.scalar import ELEMENTWISE
 
@@ -85,7 +85,7 @@ class _Norm:
         if call.op.name not in ELEMENTWISE:
             return None
         args = [self._operand(a, target) for a in call.args]
-        return None if any(a is None for a in args) else _again(call, args)
+        return None if any(a is None for a in args) else with_arguments(call, args)
 
     def _operand(self, value: relax.Expr, target: tuple[int, ...]) -> relax.Expr | None:
         """An operand of an elementwise operator, in the dimensions of `target` or as they are
@@ -104,21 +104,20 @@ class _Norm:
         value = self.of_groups(value)
         if target == self.parts:
             return relax.op.reshape(value, (*own[:2], 1, *places))
-        if own[1] > 1:
+        n, channels = own[:2]
+        if channels > 1:
             value = relax.op.reshape(value, (*own[:2], 1, *places))
             value = relax.op.broadcast_to(value, (*own[:2], self.parts[2], *places))
-        return relax.op.reshape(
-            value, (own[0], own[1] if own[1] == 1 else self.picture[1], *places)
-        )
+            channels = self.picture[1]
+        return relax.op.reshape(value, (n, channels, *places))
 
     def of_groups(self, value: relax.Expr) -> relax.Expr:
         """A value that is computed for each group, of reductions of the picture's parts."""
-        key = (value, self.apart)
         if not isinstance(value, relax.Var):
             return value
-        if key not in self.made:
-            self.made[key] = self._of_groups(value)
-        made = self.made[key]
+        if (value, self.apart) not in self.made:
+            self.made[value, self.apart] = self._of_groups(value)
+        made = self.made[value, self.apart]
         return value if made is None else made
 
     def _of_groups(self, value: relax.Var) -> relax.Expr | None:
@@ -126,7 +125,7 @@ class _Norm:
         if call is None:
             return None
         if call.op.name in ELEMENTWISE:
-            return _again(call, [self.of_groups(a) for a in call.args])
+            return with_arguments(call, [self.of_groups(a) for a in call.args])
         rank = len(self.apart)
         whole = tuple(range(2, rank))
         if call.op.name not in _REDUCTIONS or extents(call.args[0]) != self.apart:
@@ -144,7 +143,3 @@ class _Norm:
 def _called(value: relax.Expr | None) -> relax.Call | None:
     """The call of an operator that an expression is."""
     return value if isinstance(value, relax.Call) and isinstance(value.op, ir.Op) else None
-
-
-def _again(call: relax.Call, args: list[relax.Expr]) -> relax.Call:
-    return relax.Call(call.op, args, call.attrs, call.ty_args)

@@ -16,6 +16,7 @@ from tvm import relax
 
 from mcfuser.errors import ModelError
 from mcfuser.graph.dataflow import BIJECTIVE, Dataflow, dataflow, dtype, shape, with_blocks
+from mcfuser.graph.matching import with_arguments
 from mcfuser.graph.replaced import replacing
 from mcfuser.graph.views import permutation
 
@@ -208,7 +209,7 @@ def _calls(
     for v in one.views:
         view = flow.values[v]
         var = one.update if v.same_as(one.views[-1]) else relax.DataflowVar(f"{v.name}_seen", v.ty)
-        again = relax.Call(view.op, [last, *view.args[1:]], view.attrs, view.ty_args)
+        again = with_arguments(view, [last, *view.args[1:]])
         bindings.append(relax.VarBinding(var, again))
         last = var
     return bindings

@@ -159,9 +159,9 @@ def layouts(flow: Dataflow, last: ChannelsLast) -> tuple[frozenset[relax.Var], .
         case "always":
             return (channels_last(flow, _interpolated(flow)),)
         case "dense":
-            reduced = _depthwise(flow) | _reduced(flow)
-            both = (channels_last(flow, reduced), channels_last(flow, _depthwise(flow)))
-            return tuple(dict.fromkeys(both))
+            barred = _depthwise(flow)
+            both = (barred | _reduced(flow), barred)
+            return tuple(dict.fromkeys(channels_last(flow, each) for each in both))
         case _:
             assert_never(last)
 
@@ -303,7 +303,12 @@ def _parts_channels(view: relax.Call) -> bool:
     n, places = before[:1], before[2:]
     if not places or view.op.name != "relax.reshape" or after[-len(places) :] != places:
         return False
-    return {*n} <= {1, *accumulate(after[: -len(places)], mul)}
+    return {*n} <= _ends(after[: -len(places)])
+
+
+def _ends(extents: Sequence[int]) -> set[int]:
+    """How many elements the first dimensions have together, of none to all."""
+    return {1, *accumulate(extents, mul)}
 
 
 def _shuffles(flow: Dataflow, view: relax.Call, found: AbstractSet[relax.Var]) -> bool:
@@ -312,7 +317,7 @@ def _shuffles(flow: Dataflow, view: relax.Call, found: AbstractSet[relax.Var]) -
     (n, channels, *_), before = shape(view), view.args[0]
     if view.op.name != "relax.reshape" or before in found:
         return False
-    ends = {1, *accumulate(extents(before) or (), mul)}
+    ends = _ends(extents(before) or ())
     while flow.kinds.get(before) == "view" and before not in found:
         before = flow.values[before].args[0]
     return before in found and {n, n * channels} <= ends

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from tvm import ir, relax
 from tvm.relax.dpl import DFPattern, rewrite_call
@@ -47,6 +47,11 @@ def rewritten(
     if not any(name == operator for name in called(function.body)):
         return function
     return rewrite_call(pattern, rewriter, function)
+
+
+def with_arguments(call: relax.Call, arguments: Sequence[relax.Expr]) -> relax.Call:
+    """The same call of other arguments."""
+    return relax.Call(call.op, [*arguments], call.attrs, call.ty_args)
 
 
 def called(body: relax.Expr) -> Iterator[str]:

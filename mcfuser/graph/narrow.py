@@ -17,7 +17,7 @@ from tvm import relax
 from mcfuser.chain import TF32
 from mcfuser.errors import ModelError
 from mcfuser.graph.dataflow import RECURRENCE, Dataflow, array, dataflow, dtype, operator_name
-from mcfuser.graph.matching import with_variables
+from mcfuser.graph.matching import with_arguments, with_variables
 from mcfuser.graph.precision import (
     WIDE,
     Narrowing,
@@ -26,11 +26,10 @@ from mcfuser.graph.precision import (
     fits,
     is_lowest,
     is_wide,
-    lowest,
     rounded,
     types,
 )
-from mcfuser.graph.tensors import numpy_dtype, tensor_over
+from mcfuser.graph.tensors import lowest_number, numpy_dtype, tensor_over
 from mcfuser.graph.weights import aligned
 
 NO_PRODUCTS = "it multiplies no float32 matrices"
@@ -156,9 +155,9 @@ class _Writing:
                 return value
             if operator_name(value) == "nn.pad" and not wide and is_lowest(value):
                 return relax.op.nn.pad(
-                    args[0], value.attrs.pad_width, "constant", lowest(self.narrow)
+                    args[0], value.attrs.pad_width, "constant", lowest_number(self.narrow)
                 )
-            return relax.Call(value.op, args, value.attrs, value.ty_args)
+            return with_arguments(value, args)
         free = [v for v in relax.analysis.free_vars(value) if v in self.written]
         renamed = {v: self._operand(v, True) for v in free}
         return with_variables(value, renamed)

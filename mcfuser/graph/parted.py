@@ -21,6 +21,7 @@ import numpy as np
 from tvm import relax
 
 from mcfuser.graph.dataflow import BIJECTIVE, Dataflow, array, dtype, extents, shape, sources
+from mcfuser.graph.matching import with_arguments
 from mcfuser.graph.tensors import tensor_over
 from mcfuser.graph.views import permutation
 from mcfuser.graph.weights import aligned
@@ -148,7 +149,7 @@ class _Rewriting:
         elif any(isinstance(a, (IsNaN, relax.Tuple)) for a in args):
             raise _Whole
         else:
-            self.written[v] = self._emit(relax.Call(value.op, args, value.attrs, value.ty_args))
+            self.written[v] = self._emit(with_arguments(value, args))
 
     def region(self, members: Sequence[relax.Var]) -> PartedRegion | None:
         """All that was rewritten; None where the result is in parts."""
@@ -231,7 +232,7 @@ class _Rewriting:
         every = [a.values if isinstance(a, Parted) else self._cut(a, first.at) for a in args]
         values = tuple(
             None if any(e is None for e in operands) else self._emit(
-                relax.Call(value.op, [*operands], value.attrs, value.ty_args), self._stage(part)
+                with_arguments(value, operands), self._stage(part)
             )
             for part, operands in enumerate(zip(*every, strict=True))
         )  # fmt: skip

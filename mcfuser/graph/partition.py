@@ -126,15 +126,15 @@ def partition(
     flow = dataflow(module["main"], integers, copies)
     flow = replace(flow, depth_last=deep, precision=precision)
     least = partial(roofline, peak=peak, bandwidth=bandwidth)
-    known = dict[str, int]()
+    price, known = price or least, dict[str, int]()
 
     def stored(last: frozenset[relax.Var]) -> Partition:
-        prices = Prices(Selection(replace(flow, channels_last=last)), price or least, known)
+        prices = Prices(Selection(replace(flow, channels_last=last)), price, known)
         return _partition(prices, preferred, peak / bandwidth)
 
     found, *others = (stored(last) for last in layouts(flow, last))
     for other in others:
-        found = _cheaper(found, other, price or least, least, known)
+        found = _cheaper(found, other, price, least, known)
     return found
 
 

@@ -14,6 +14,7 @@ from tvm import relax
 from mcfuser.graph.dataflow import dtype, extents, shape
 from mcfuser.graph.matching import calls_rewritten
 from mcfuser.graph.sliding import SlidingWindows, sliding_windows, surrounded
+from mcfuser.graph.tensors import lowest_number
 
 _NAMES = tuple(f"relax.nn.{kind}_pool{rank}d" for kind in ("max", "avg") for rank in (1, 2, 3))
 _LAYOUTS = ("NCW", "NCHW", "NCDHW")
@@ -59,7 +60,7 @@ def _inside(call: relax.Call) -> relax.Expr:
     after = [(o - 1) * s + (k - 1) * d + 1 - b - e for o, s, k, d, b, e in sides]
     if max(after) <= 0 and not windows.padded:
         return call
-    number = float(np.finfo(dtype(data)).min) if found.maximum else 0.0
+    number = lowest_number(dtype(data)) if found.maximum else 0.0
     wide = surrounded(data, windows.before, [max(a, 0) for a in after], number)
     options = {
         "pool_size": list(windows.extents), "strides": list(windows.strides),

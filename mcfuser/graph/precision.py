@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import ir, relax
 
-from mcfuser.chain import TF32
+from mcfuser.chain import LOWEST, TF32
 from mcfuser.graph.dataflow import Dataflow, array, dtype, extents
 
 WIDE = "float32"
@@ -140,12 +140,7 @@ def _all_fit(value: relax.Call, narrow: str) -> bool:
 
 def is_lowest(pad: relax.Call) -> bool:
     """Whether what is written around a value is the lowest number of float32, as for maxima."""
-    return float(pad.attrs.pad_value) == float(np.finfo(np.float32).min)
-
-
-def lowest(narrow: str) -> float:
-    """The lowest number of a narrow type."""
-    return float(ml_dtypes.finfo(narrow).min)  # type: ignore[no-untyped-call]
+    return float(pad.attrs.pad_value) == LOWEST
 
 
 def _squares(name: str, value: relax.Call) -> bool:

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from mcfuser.graph.dataflow import dtype
-from mcfuser.graph.matching import calls, calls_rewritten
+from mcfuser.graph.matching import calls, calls_rewritten, with_arguments
 from mcfuser.graph.precision import NARROW, PRODUCTS, WIDE
 
 SUMS = frozenset({
@@ -44,7 +44,7 @@ def _summed(call: relax.Call) -> relax.Expr:
     name = str(call.op.name).removeprefix("relax.")
     if name in PRODUCTS:
         return relax.op.astype(_with_wide_result(call, name), dtype(call))
-    wide = relax.Call(call.op, [_widened(a) for a in call.args], call.attrs, call.ty_args)
+    wide = with_arguments(call, [_widened(a) for a in call.args])
     return relax.op.astype(wide, dtype(call))
 
 

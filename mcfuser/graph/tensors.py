@@ -39,6 +39,11 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
+def lowest_number(name: str) -> float:
+    """The lowest finite number of a real type."""
+    return float(ml_dtypes.finfo(numpy_dtype(name)).min)  # type: ignore[no-untyped-call]
+
+
 class _Unlocked:
     """The same bytes as an array that may be exported: DLPack has no read-only tensors."""
 

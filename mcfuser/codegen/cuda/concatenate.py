@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from tvm import relax
 
 from mcfuser.chain import BYTES
-from mcfuser.codegen.cuda.kernel import GivenArray, KernelStep, SourceOperator
+from mcfuser.codegen.cuda.kernel import GivenArray, SourceOperator, for_each
 from mcfuser.codegen.shapes import counted
 
-THREADS = 256
 SMALL = 1 << 15
 """Elements of the result below which it is TVM's, which computes parts where it copies them."""
 MOST = 32
@@ -43,19 +42,15 @@ def joined(call: relax.Call) -> SourceOperator | None:
     if rows == 1 or math.prod(whole) < SMALL or width <= size or width not in VECTORS:
         return None
     arrays = [GivenArray(f"x{i}", s, dtype) for i, s in enumerate(shapes)]
-    body = _body(rows, [n // width for n in lengths], VECTORS[width])
-    count = rows * sum(lengths) // width
-    step = KernelStep("copy", body, THREADS, -(-count // THREADS))
+    copied = _copied([n // width for n in lengths], VECTORS[width])
+    step = for_each("copy", rows * sum(lengths) // width, copied)
     return SourceOperator("concatenate", (*arrays, GivenArray("out", whole, dtype)), 1, "", (step,))
 
 
-def _body(rows: int, widths: Sequence[int], vector: str) -> str:
-    """What a thread does that copies one vector of a result of `rows` rows, to which each part
-    gives so many vectors."""
+def _copied(widths: Sequence[int], vector: str) -> list[str]:
+    """The statements that copy vector `i` of a result, to whose rows each part gives so many."""
     total = sum(widths)
     lines = [
-        f"const unsigned i = blockIdx.x * {THREADS}u + threadIdx.x;",
-        f"if (i >= {rows * total}u) return;",
         f"const unsigned row = i / {total}u, place = i % {total}u;",
         f"{vector}* const to = reinterpret_cast<{vector}*>(out) + i;",
     ]
@@ -68,4 +63,4 @@ def _body(rows: int, widths: Sequence[int], vector: str) -> str:
             f"{'else ' if number else ''}{head}*to = {part}[row * {width}u + place{back}];"
         )
         first += width
-    return "\n".join(lines)
+    return lines

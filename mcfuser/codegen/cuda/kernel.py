@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from mcfuser.codegen.cuda.scalar import HEADERS, NUMBER
 
+THREADS = 256
+"""The threads of a block in which each has a number of its own (`for_each`)."""
 _DIGITS = 12
 
 
@@ -64,6 +66,16 @@ class KernelStep:
     body: str
     threads: int
     blocks: int
+
+
+def for_each(name: str, count: int, lines: Sequence[str]) -> KernelStep:
+    """What a thread does for each of `count` numbers `i`."""
+    head = [
+        f"const unsigned number = blockIdx.x * {THREADS}u + threadIdx.x;",
+        f"if (number >= {count}u) return;",
+        "const int i = number;",
+    ]
+    return KernelStep(name, "\n".join([*head, *lines]), THREADS, -(-count // THREADS))
 
 
 @dataclass(frozen=True, slots=True)

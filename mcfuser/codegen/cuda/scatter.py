@@ -14,11 +14,10 @@ from types import MappingProxyType
 
 from tvm import relax
 
-from mcfuser.codegen.cuda.kernel import GivenArray, KernelStep, SourceOperator
+from mcfuser.codegen.cuda.kernel import GivenArray, SourceOperator, for_each
 from mcfuser.codegen.cuda.scalar import NUMBER, arithmetic
 from mcfuser.codegen.shapes import counted
 
-THREADS = 256
 REDUCTIONS: Mapping[str, str] = MappingProxyType({
     "update": "y", "add": "x + y", "mul": "x * y", "min": "y < x ? y : x", "max": "y > x ? y : x",
 })  # fmt: skip
@@ -102,21 +101,10 @@ def _operator(arrays: tuple[GivenArray, ...], reduction: str, place: list[str]) 
     at the place `to`."""
     x, _, change, _ = arrays
     steps = (
-        _step("copy", x.extents, ["out[i] = x[i];"]),
-        _step("apply", change.extents, [*place, _change(x.dtype, reduction)]),
+        for_each("copy", math.prod(x.extents), ["out[i] = x[i];"]),
+        for_each("apply", math.prod(change.extents), [*place, _change(x.dtype, reduction)]),
     )
     return SourceOperator("scatter", arrays, 1, FUNCTIONS, steps)
-
-
-def _step(name: str, extents: tuple[int, ...], lines: list[str]) -> KernelStep:
-    """What a thread does for each element `i` of an array."""
-    count = math.prod(extents)
-    head = [
-        f"const unsigned number = blockIdx.x * {THREADS}u + threadIdx.x;",
-        f"if (number >= {count}u) return;",
-        "const int i = number;",
-    ]
-    return KernelStep(name, "\n".join([*head, *lines]), THREADS, -(-count // THREADS))
 
 
 def _change(dtype: str, reduction: str) -> str:
