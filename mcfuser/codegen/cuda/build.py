@@ -147,7 +147,7 @@ def _module(folder: Path, order: Mapping[str, Any]) -> Any:
     constants = {n: _constant(folder, n, dtype) for n, dtype in order["constants"].items()}
     if constants:
         module = relax.transform.BindParams("main", constants)(module)
-    attached = [_kernel(folder, k, order["arch"]) for k in order["kernels"]]
+    attached = _attached(folder, order["kernels"], order["arch"])
     return module.with_attr("external_mods", attached) if attached else module
 
 
@@ -160,26 +160,41 @@ def _constant(folder: Path, name: str, dtype: str) -> Any:
     return tensor if str(tensor.dtype) == dtype else tensor._create_view(tensor.shape, dtype)
 
 
-def _kernel(folder: Path, described: Mapping[str, Any], arch: str) -> Any:
-    """A module of TVM's runtime that holds one cubin, which is made of CUDA C where there is
-    none."""
-    import tvm
+def _attached(folder: Path, kernels: Sequence[Mapping[str, Any]], arch: str) -> list[Any]:
+    """Modules of TVM's runtime, each of which holds one cubin; those kernels whose file is a text
+    in CUDA C have one for all of them."""
     from tvm.support.nvcc import compile_cuda
 
-    tags = [*([DEPENDENT] if described["dependent"] else []), *TAGS]
-    tags = tags if described["shared"] else tags[:-1]
+    from mcfuser.codegen.cuda.kernel import one_unit
+
+    cubins = {k["name"]: folder / f"{k['name']}.cubin" for k in kernels}
+    found = [k for k in kernels if cubins[k["name"]].exists()]
+    made = [k for k in kernels if k not in found]
+    attached = [_loaded(cubins[k["name"]].read_bytes(), [k]) for k in found]
+    if made:
+        unit = one_unit([cubins[k["name"]].with_suffix(".cu").read_text() for k in made])
+        attached.append(_loaded(bytes(compile_cuda(unit, "cubin", arch)), made))
+    return attached
+
+
+def _loaded(cubin: bytes, kernels: Sequence[Mapping[str, Any]]) -> Any:
+    """A module of TVM's runtime for the cubin of these kernels."""
+    import tvm
+
     functions = {
-        name: {"name": "", "launch_param_tags": tags, **_arguments(types)}
-        for name, types in described["functions"]
+        name: {"name": "", "launch_param_tags": _tags(k), **_arguments(types)}
+        for k in kernels
+        for name, types in k["functions"]
     }
     facts = json.dumps({"tvm_version": tvm.__version__, "func_info": functions})
     table = tvm.get_global_func("runtime.LoadMetaDataFromJSON")(facts)
-    path = folder / f"{described['name']}.cubin"
-    if path.exists():
-        cubin = path.read_bytes()
-    else:
-        cubin = bytes(compile_cuda(path.with_suffix(".cu").read_text(), "cubin", arch))
     return tvm.get_global_func("ffi.Module.create.cuda")(cubin, "cubin", table, {})
+
+
+def _tags(kernel: Mapping[str, Any]) -> list[str]:
+    """The launch parameters of a kernel's functions."""
+    tags = TAGS if kernel["shared"] else TAGS[:-1]
+    return [*([DEPENDENT] if kernel["dependent"] else []), *tags]
 
 
 def _arguments(types: Sequence[str]) -> dict[str, Any]:

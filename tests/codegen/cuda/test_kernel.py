@@ -11,7 +11,9 @@ from mcfuser.codegen.cuda.kernel import (
     SourceLaunch,
     SourceOperator,
     launch_text,
+    one_unit,
 )
+from mcfuser.codegen.cuda.scalar import HEADERS
 from mcfuser.codegen.script import prim_func
 
 ARRAYS = (GivenArray("x", (4, 3), "float16"), GivenArray("out", (12,), "float16"))
@@ -50,3 +52,13 @@ def test_shared_memory_is_said_where_there_is_some() -> None:
     kernel = SourceKernel((("k", ("handle", "handle")),), "", 64)
     text = launch_text(kernel, ARRAYS, 1, [SourceLaunch("k", 32, (2, 3, 1))])
     assert 'T.call_packed("k", x.data, out.data, 32, 2, 3, 1, 64)' in text
+
+
+def test_texts_of_one_unit_have_the_headers_once_and_a_namespace_each() -> None:
+    texts = [replace(OPERATOR, functions=f"int own() {{ return {i}; }}\n").text("k") for i in (0, 1)]
+    unit = one_unit(texts)
+    assert unit.startswith(HEADERS) and unit.count(HEADERS) == 1
+    spaces = unit.split("namespace ")[1:]
+    assert [space.split(" ")[0] for space in spaces] == ["k0", "k1"]
+    for text, space in zip(texts, spaces, strict=True):
+        assert text.removeprefix(HEADERS) in space and space.endswith("}\n")
