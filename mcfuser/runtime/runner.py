@@ -54,6 +54,9 @@ WARM = 0.05
 READS = "vm.builtin.tensor_to_shape"
 """What a machine calls to read an extent that elements decide."""
 
+GIVES = "mcfuser_constant"
+"""The function of a module that gives it a large constant (mcfuser.codegen.apart)."""
+
 RELAXED = 2
 """CUDA's capture mode in which memory may be allocated during a capture."""
 EXTERNAL = 1
@@ -115,7 +118,7 @@ def by_function(machine: VirtualMachine, run: Run) -> dict[str, tuple[float, flo
             return
         took = now - begun.pop()
         begun[:] = [start + took for start in begun]  # a caller's own time alone is its
-        name = MACHINE if name.startswith("vm.") else name
+        name = MACHINE if name.startswith("vm.") or name == GIVES else name
         seconds[name] = seconds.get(name, 0.0) + took
         calls[name] += 1
 
@@ -192,7 +195,7 @@ class Marks:
 
     def add(self, stream: int, name: str, before: bool) -> None:
         """Puts an event on the stream, where a function begins or has ended."""
-        if name.startswith("vm."):
+        if name.startswith("vm.") or name == GIVES:
             return
         if not self._events:
             self._put(stream)  # so that two events have nothing between

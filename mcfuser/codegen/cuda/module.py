@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import mmap
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ import tvm
 from tvm import relax
 
 from mcfuser.chain import BYTES
+from mcfuser.codegen import apart
+from mcfuser.codegen.apart import ApartConstants
 from mcfuser.codegen.cuda.build import MAP
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.kernel import SourceKernel
@@ -39,6 +42,10 @@ NEEDED = ("cuda.bindings", "nvidia.cu13")
 """What the optional dependencies `gpu` install: NVIDIA's compiler, runtime and headers."""
 LARGE = 1 << 16
 """Constants of more bytes than this are saved to files: as text of a module they take seconds."""
+APART = 1 << 28
+"""Bytes of a module's constants from which on those of more than `apart.LARGE` are behind it in its
+file (mcfuser.codegen.apart): inside, a gigabyte takes 12 to 25 s of its build, and twice its memory
+when it is loaded. Below, calls that give them are not worth while: a run has one for each."""
 LONGEST = 3600.0
 """Seconds that a build may take; one of thousands of kernels takes a minute."""
 L2_LINE = 2
@@ -170,9 +177,11 @@ Attached = CubinKernel | SourceKernel
 """A kernel that is part of a module."""
 
 
-def build(module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]) -> bytes:
-    """The shared library of a Relax module whose functions launch these kernels, and those of its
-    recurrences, suppressions and of `OPERATORS`.
+def build(
+    module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]
+) -> bytes | mmap.mmap:
+    """The shared library, which may be mapped, of a Relax module whose functions launch these
+    kernels, and those of its recurrences, suppressions and of `OPERATORS`.
 
     No GPU is needed. Raises DeviceError where no GPU computes the module, where NVIDIA's packages
     are missing, or where its compiler or TVM refuse the module; ValueError for two kernels of one
@@ -198,7 +207,7 @@ def build(module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]) 
         )
     with tempfile.TemporaryDirectory(prefix="mcfuser-") as name:
         folder = Path(name)
-        _write(folder, module, device, every)
+        behind = _write(folder, module, device, every)
         death = run_command(
             "mcfuser.codegen.cuda.build",
             [str(folder)],
@@ -211,7 +220,11 @@ def build(module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]) 
             raise DeviceError(
                 f"the module for device '{device.name}' cannot be built: {why or death.manner}"
             )
-        return (folder / "module.so").read_bytes()
+        if not behind.constants:
+            return (folder / "module.so").read_bytes()
+        behind.append(folder / "module.so")
+        with (folder / "module.so").open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _installed(name: str) -> bool:
@@ -226,18 +239,25 @@ def _write(
     module: tvm.IRModule,
     device: Device,
     kernels: Sequence[Attached],
-) -> None:
-    """What the build reads: the module, its large constants, the cubins."""
+) -> ApartConstants:
+    """What the build reads: the module, its large constants, the cubins; and the constants that are
+    to be appended to what it makes."""
     light, constants = lift_constants(module)
     (folder / "module.json").write_text(tvm.ir.save_json(light))
-    for constant, array in constants.items():
+    behind = ApartConstants()
+    numbers = {name: _number(behind, constants[name]) for name in _apart(light, constants)}
+    if numbers:
+        (folder / "apart.c").write_text(behind.source(copied=True))
+    inside = {name: array for name, array in constants.items() if name not in numbers}
+    for constant, array in inside.items():
         stored = array.view(np.uint16) if str(array.dtype) == "bfloat16" else array
         np.save(folder / f"{constant}.npy", stored, allow_pickle=False)
     for k in kernels:
         (folder / f"{k.name}.{k.kind}").write_bytes(k.content)
     order = {
         "arch": device.arch,
-        "constants": {name: str(array.dtype) for name, array in constants.items()},
+        "constants": {name: str(array.dtype) for name, array in inside.items()},
+        "apart": numbers,
         "kernels": [
             {
                 "name": k.name,
@@ -249,6 +269,25 @@ def _write(
         ],
     }
     (folder / "build.json").write_text(json.dumps(order))
+    return behind
+
+
+def _apart(module: tvm.IRModule, constants: Mapping[str, Any]) -> list[str]:
+    """Which of the constants that `main` takes are to be behind the library: the large ones of many
+    bytes in all, but for those that it returns, to which its caller may write. A module without
+    inputs has none, as these say on which device it runs."""
+    main = module["main"]
+    results = main.body.body.fields if isinstance(main.body.body, relax.Tuple) else [main.body.body]
+    returned = {v.name for v in results if isinstance(v, relax.Var)}
+    if len(main.params) == len(constants) or sum(a.nbytes for a in constants.values()) < APART:
+        return []
+    return [n for n, a in constants.items() if a.nbytes > apart.LARGE and n not in returned]
+
+
+def _number(among: ApartConstants, array: Any) -> int:
+    """The number of a constant among those that are kept apart."""
+    octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return among.number(octets, tuple(array.shape), str(array.dtype))
 
 
 def lift_constants(module: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, Any]]:

@@ -13,8 +13,8 @@ import tvm_ffi.libinfo
 from tvm import relax
 from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
+from mcfuser.codegen.apart import set_apart
 from mcfuser.codegen.llvm import rest
-from mcfuser.codegen.llvm.apart import set_apart
 from mcfuser.codegen.llvm.recurrence import recurrences
 from mcfuser.codegen.llvm.suppress import suppressions
 from mcfuser.codegen.shapes import ordered_shapes

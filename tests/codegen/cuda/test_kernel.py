@@ -55,7 +55,8 @@ def test_shared_memory_is_said_where_there_is_some() -> None:
 
 
 def test_texts_of_one_unit_have_the_headers_once_and_a_namespace_each() -> None:
-    texts = [replace(OPERATOR, functions=f"int own() {{ return {i}; }}\n").text("k") for i in (0, 1)]
+    own = [f"int own() {{ return {i}; }}\n" for i in range(2)]
+    texts = [replace(OPERATOR, functions=functions).text("k") for functions in own]
     unit = one_unit(texts)
     assert unit.startswith(HEADERS) and unit.count(HEADERS) == 1
     spaces = unit.split("namespace ")[1:]

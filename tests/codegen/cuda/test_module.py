@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm import relax
 
 from mcfuser.chain import attention
+from mcfuser.codegen.apart import MARK
 from mcfuser.codegen.cuda import build
 from mcfuser.codegen.cuda import module as cuda_module
 from mcfuser.codegen.cuda.build import DEPENDENT
@@ -233,6 +234,53 @@ def test_large_constants_of_every_type_are_read_back_from_files(dtype: str, tmp_
     cuda_module._write(tmp_path, module, device_named("h200"), [])
     read = build._module(tmp_path, json.loads((tmp_path / "build.json").read_text()))
     tvm.ir.assert_structural_equal(read["main"], module["main"])
+
+
+def weighted(rows: int, inputs: bool = True) -> tvm.IRModule:
+    """A sum of an input and two constants of so many rows of 4 kB, of which `main` returns one."""
+    one, two = (relax.const(np.full((rows, 1024), v, np.float32)) for v in (1, 2))
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((rows, 1024), "float32"))
+    with builder.function("main", [x] if inputs else []):
+        added = builder.emit(relax.op.add(x if inputs else two, one))
+        builder.emit_func_output(relax.Tuple([builder.emit(relax.op.add(added, two)), two]))
+    return builder.get()
+
+
+@pytest.mark.parametrize(
+    ("rows", "least", "inputs", "apart"),
+    [(300, 2 << 20, True, 1), (300, 3 << 20, True, 0), (300, 2 << 20, False, 0),
+     (256, 1 << 20, True, 0)],
+)  # fmt: skip
+def test_constants_of_large_modules_are_behind_them(
+    rows: int, least: int, inputs: bool, apart: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """But for those that are returned, of a module that takes nothing, and of 1 MB or less."""
+    monkeypatch.setattr(cuda_module, "APART", least)
+    behind = cuda_module._write(tmp_path, weighted(rows, inputs), device_named("h200"), [])
+    order = json.loads((tmp_path / "build.json").read_text())
+    assert len(behind.constants) == len(order["apart"]) == apart
+    assert len(order["constants"]) == 2 - apart
+    assert (tmp_path / "apart.c").exists() is bool(apart)
+    read = build._module(tmp_path, order)
+    assert len(read["main"].params) == int(inputs)
+    assert str(read).count("mcfuser_constant") == apart
+    relax.analysis.well_formed(read)
+
+
+@gpu
+def test_a_library_has_its_large_constants_at_its_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    device = device_named("nvidia/h200")
+    (tmp_path / "one.so").write_bytes(cuda_module.build(weighted(600), device, []))
+    monkeypatch.setattr(cuda_module, "APART", 1 << 20)
+    (tmp_path / "two.so").write_bytes(cuda_module.build(weighted(600), device, []))
+    one, two = ((tmp_path / name).read_bytes() for name in ("one.so", "two.so"))
+    assert MARK in two[-100:] and MARK not in one[-100:]
+    row = np.full(1024, 1, np.float32).tobytes()
+    assert one.count(row) == two.count(row) == 600
+    assert row in two[-(2600 << 10) :] and row not in two[: 1 << 20]
 
 
 def test_functions_take_their_large_constants_from_main() -> None:

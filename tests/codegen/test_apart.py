@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +12,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi.libinfo
 from numpy.typing import NDArray
 from tvm import relax
 from tvm.runtime.vm import VirtualMachine
 
-from mcfuser.codegen.llvm.apart import LARGE, MARK
+from mcfuser.codegen.apart import FUNCTION, LARGE, MARK, ApartConstants
 from mcfuser.codegen.llvm.module import build_library
 from mcfuser.devices.cpu import probe_cpu
 
@@ -119,6 +121,63 @@ def test_threads_are_given_the_same(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         for found in pool.map(one, range(32)):
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def copying(folder: Path, *arrays: NDArray[np.generic]) -> Path:
+    """A library that gives `x`, which is on a device, and constants that are copied there."""
+    apart, builder = ApartConstants(), relax.BlockBuilder()
+    numbers = [apart.number(a.reshape(-1).view("u1"), a.shape, str(a.dtype)) for a in arrays]
+    x = relax.Var("x", relax.TensorType(SHAPE, "float32"))
+    with builder.function("main", [x]):
+        asked = [
+            builder.emit(relax.call_pure_packed(FUNCTION, relax.prim_value(n), x, ty_args=x.ty))
+            for n in numbers
+        ]
+        builder.emit_func_output(relax.Tuple([x, *asked]))
+    source, library = folder / "apart.c", folder / "m.so"
+    source.write_text(apart.source(copied=True))
+    options = ["-O2", f"-I{tvm_ffi.libinfo.find_include_path()}"]
+    executable = tvm.compile(builder.get(), target="llvm")
+    executable.export_library(str(library), addons=[str(source)], options=options)
+    apart.append(library)
+    return library
+
+
+def test_a_device_has_one_copy_of_each(tmp_path: Path) -> None:
+    """The device is the host here: what is copied there is no view of the file."""
+    arrays = [constant(seed) for seed in (1, 2, 1)]
+    machine = VirtualMachine(tvm.runtime.load_module(str(copying(tmp_path, *arrays))), tvm.cpu())
+    x = tvm.runtime.tensor(np.zeros(SHAPE, np.float32))
+    _, one, other, again = machine["main"](x)
+    for array, given in zip(arrays, (one, other, again), strict=True):
+        np.testing.assert_array_equal(given.numpy(), array)
+    one.copyfrom(np.zeros(SHAPE, np.float32))
+    for given in (again, machine["main"](x)[1]):
+        assert not given.numpy().any(), "the same memory"
+
+
+def test_it_is_unloaded_with_its_copies(tmp_path: Path) -> None:
+    """A process that loads and unloads ten libraries of 24 MB each keeps no copy of them."""
+    library = copying(tmp_path, *(constant(seed) for seed in range(20)))
+    many = [shutil.copy(library, tmp_path / f"{i}.so") for i in range(10)]
+    code = (
+        "import gc, sys, tvm, tvm_ffi; from tvm.runtime.vm import VirtualMachine\n"
+        "def anonymous():\n"
+        "    return int(open('/proc/self/status').read().split('RssAnon:')[1].split()[0])\n"
+        f"x = tvm.runtime.empty({SHAPE}, 'float32')\n"
+        "def once(path):\n"
+        "    library = tvm_ffi.load_module(path, keep_module_alive=False)\n"
+        "    VirtualMachine(library, tvm.cpu())['main'](x)\n"
+        "    del library\n"
+        "    gc.collect()\n"
+        "once(sys.argv[1]); before = anonymous()\n"
+        "for path in sys.argv[2:]: once(path)\n"
+        "print(anonymous() - before)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, *map(str, many)], capture_output=True, text=True, check=True
+    )
+    assert int(told.stdout) < 100 << 10  # kB
 
 
 @pytest.mark.parametrize("spoil", ["cut", "another's", "longer"])

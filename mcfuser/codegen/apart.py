@@ -2,7 +2,8 @@
 
 TVM would copy them several times and have a linker place them, which fails for more than 2 GB, and
 would copy them once more whenever the library is loaded. Here they are appended to the linked
-library, and a function in it (apart.c) gives them as tensors over the mapped file.
+library, and a function in it (apart.c) gives them: as tensors over the mapped file, or, to a module
+for a GPU, as tensors in the GPU's memory, where each is copied once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ LARGE = 1 << 20
 """Constants of more bytes are kept apart: a kernel that reads so much takes far longer than the
 call that gives it the constant."""
 FUNCTION = "mcfuser_constant"
-"""The library's function that gives a constant, by its number."""
+"""The library's function that gives a constant, by its number; in a module for a GPU it takes a
+tensor besides, which is on the GPU."""
 MARK = b"mcfuser apart 1\n"
 """The first bytes of a file's end, which says where the constants begin."""
 _PAGE = 1 << 16  # a multiple of every system's page
@@ -50,10 +52,9 @@ class ApartConstants:
     size: int = 0
     known: dict[tuple[object, ...], int] = field(default_factory=dict)
 
-    def number(self, tensor: Any) -> int:
-        """The number of a tensor among the constants; equal ones have the same."""
-        shape, dtype = tuple(int(n) for n in tensor.shape), str(tensor.dtype)
-        octets = np.from_dlpack(tensor._create_view((_bytes(tensor),), "uint8")).view(np.uint8)
+    def number(self, octets: NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> int:
+        """The number of a constant of these bytes, extents and elements; equal ones have the
+        same."""
         key = (hashlib.blake2b(octets.data).digest(), shape, dtype)
         if key not in self.known:
             self.known[key] = len(self.constants)
@@ -66,8 +67,8 @@ class ApartConstants:
         """By this a library knows that what is behind it is its own."""
         return hashlib.blake2b(repr(list(self.known)).encode(), digest_size=16).digest()
 
-    def source(self) -> str:
-        """The C source of FUNCTION."""
+    def source(self, copied: bool = False) -> str:
+        """The C source of FUNCTION, which gives copies on a device if `copied`."""
         shapes, rows = [], []
         for i, c in enumerate(self.constants):
             dtype = tvm_ffi.dtype(c.dtype)
@@ -78,6 +79,7 @@ class ApartConstants:
         return "\n".join(
             [
                 f"#define FUNCTION __tvm_ffi_{FUNCTION}",
+                f"#define COPIED {int(copied)}",
                 f"#define COUNT {len(rows)}",
                 f"#define SIZE {self.size}ull",
                 f"#define END {{{_numbers(MARK + self.digest)}}}",
@@ -144,12 +146,20 @@ class _Apart(relax.PyExprMutator):  # type: ignore[misc]
     def _variable(self, argument: relax.Expr) -> relax.Expr:
         if not isinstance(argument, tvm.ir.GenericConst) or _bytes(argument.value) <= LARGE:
             return argument
-        number = self.apart.number(argument.value)
+        tensor = argument.value
+        shape = tuple(int(n) for n in tensor.shape)
+        number = self.apart.number(octets(tensor), shape, str(tensor.dtype))
         if number not in self.variables:
             asked = relax.call_pure_packed(FUNCTION, relax.prim_value(number), ty_args=argument.ty)
             self.variables[number] = relax.Var(f"constant_{number}", argument.ty)
             self.bindings.append(relax.VarBinding(self.variables[number], asked))
         return self.variables[number]
+
+
+def octets(tensor: Any) -> NDArray[np.uint8]:
+    """The bytes of a tensor on the host, not copied."""
+    flat = tensor._create_view((_bytes(tensor),), "uint8")
+    return np.asarray(np.from_dlpack(flat).view(np.uint8))
 
 
 def _bytes(tensor: Any) -> int:
