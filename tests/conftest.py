@@ -56,7 +56,7 @@ LONGEST = (
     "service/test_contract.py", "test_explain.py", "space/test_place.py",
     "graph/test_concatenation.py", "process/test_child.py", "deploy/test_bundle.py",
     "tune/test_refit.py", "cli/test_terminal.py", "codegen/tensorir/test_matrix.py",
-    "cli/test_model.py", "tune/test_proof.py", "cli/test_doctor.py", "codegen/llvm/test_apart.py",
+    "cli/test_model.py", "tune/test_proof.py", "cli/test_doctor.py", "codegen/test_apart.py",
     "lowering/triton/hopper/test_feasible.py", "service/test_app.py", "batch/test_locking.py",
     "model/test_fitted.py",
 )  # fmt: skip

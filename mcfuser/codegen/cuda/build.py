@@ -34,9 +34,6 @@ _DRIVER = (
     "cuTensorMapEncodeTiled",
 )  # fmt: skip
 _NO_DEVICE = 100
-_HOST = {"kind": "llvm", "opt-level": 0}
-"""The target of the host's code, which checks arguments and launches kernels: 9 MB of it for the
-700 functions of a DenseNet, which LLVM optimizes in 14 s, and writes as they are in 3."""
 
 
 def main() -> None:
@@ -51,14 +48,15 @@ def main() -> None:
 
     import tvm
 
+    from mcfuser.codegen import arguments
     from mcfuser.codegen.cuda import dependent
     from mcfuser.codegen.cuda.rest import FUSED, pipeline
 
     if tvm.get_global_func("ffi.Module.create.cuda", allow_missing=True) is None:
         raise RuntimeError("TVM's CUDA runtime does not load here, so it would embed source")
     module = _module(folder, order)
-    target = tvm.target.Target(_target(order), host=_HOST)
-    lowering = dependent.register() if waits(order["arch"]) else "default"
+    target = tvm.target.Target(_target(order), host="llvm")
+    lowering = (dependent if waits(order["arch"]) else arguments).register()
     _know_frames_of_imports()
     with target, tvm.transform.PassContext(config=FUSED):
         executable = tvm.compile(

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import tvm
 from tvm import tirx
 from tvm.script import tirx as T
-from tvm.tirx import compilation_pipeline
 
+from mcfuser.codegen import arguments
 from mcfuser.codegen.cuda.build import DEPENDENT
 
 NAME = "mcfuser.dependent"
@@ -37,8 +37,8 @@ def dependent(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _lowering() -> tuple[tvm.transform.Pass, _Passes, _Passes]:
-    """TVM's passes for functions with schedules, then `dependent`; what makes its passes for the
+    """The passes for functions with schedules, then `dependent`; what makes its passes for the
     host's functions, and for the device's."""
-    lower, host, device = compilation_pipeline.get_tir_pipeline("default")
+    lower, host, device = tirx.get_tir_pipeline(arguments.register())
     waiting = tirx.transform.prim_func_pass(lambda f, module, context: dependent(f), opt_level=0)
     return tvm.transform.Sequential([lower, waiting]), host, device

@@ -13,6 +13,7 @@ from tvm.relax.backend.cuda import pipeline as cuda
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
+from mcfuser.codegen.arguments import given_are_checked
 from mcfuser.codegen.cuda.beside import beside
 from mcfuser.codegen.cuda.places import SCHEDULED
 from mcfuser.codegen.cuda.reduced import combined, few_results, in_blocks
@@ -44,7 +45,7 @@ _CHOICE = tvm.ir.Op.get("prim.if_then_else")
 def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
     """TVM's pipeline for Relax modules on an NVIDIA GPU, with `beside` first, `in_vectors` and
     schedules of reductions among its own, which are `tried`, `bools_one_by_one` and
-    `small_together` after them, and `ordered_shapes` last."""
+    `small_together` and `given_are_checked` after them, and `ordered_shapes` last."""
     *legalize, _ = cuda.legalize_passes(target)
     made = dlight.ScheduleRule.from_callable
     vectors, first = made("Vectors")(in_vectors), made("FewResults")(few_results)
@@ -53,7 +54,7 @@ def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
     return tvm.transform.Sequential([
         in_place, *cuda.library_dispatch_passes(target), *legalize,
         dlight.ApplyDefaultSchedule(vectors, *map(tried, rules), dlight.gpu.Fallback()),
-        bools_one_by_one(), small_together(),
+        bools_one_by_one(), small_together(), given_are_checked(),
         *cuda.dataflow_lower_passes(target), *cuda.finalize_passes(target),
         ordered_shapes,
     ])  # fmt: skip

@@ -13,7 +13,9 @@ import tvm_ffi.libinfo
 from tvm import relax
 from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
+from mcfuser.codegen import arguments
 from mcfuser.codegen.apart import set_apart
+from mcfuser.codegen.arguments import given_are_checked
 from mcfuser.codegen.llvm import rest
 from mcfuser.codegen.llvm.recurrence import recurrences
 from mcfuser.codegen.llvm.suppress import suppressions
@@ -30,7 +32,8 @@ def build_library(module: tvm.IRModule, device: Device) -> mmap.mmap:
     with target, kernel_passes():
         light, apart = set_apart(tvm.transform.Sequential(list(_scheduled(device)))(module))
         lowered = tvm.transform.Sequential(list(_lowered()))(light)
-        executable = tvm.compile(lowered, target=target, relax_pipeline=None)
+        lowering = "default" if device.matrix == AMX else arguments.register()
+        executable = tvm.compile(lowered, target=target, relax_pipeline=None, tir_pipeline=lowering)
     with tempfile.TemporaryDirectory() as folder:
         path, source = Path(folder) / "module.so", Path(folder) / "apart.c"
         if apart.constants:
@@ -70,8 +73,9 @@ def _lowered() -> Iterable[tvm.transform.Pass]:
     """TVM's passes from scheduled functions to the virtual machine's instructions."""
     t = relax.transform
     return (
-        t.RewriteDataflowReshape(), t.ToNonDataflow(), t.RemovePurityChecking(),
-        t.CallTIRRewrite(), t.StaticPlanBlockMemory(), t.LowerAllocTensor(), t.KillAfterLastUse(),
+        given_are_checked(),
+        t.RewriteDataflowReshape(), t.ToNonDataflow(), t.RemovePurityChecking(), t.CallTIRRewrite(),
+        t.StaticPlanBlockMemory(), t.LowerAllocTensor(), t.KillAfterLastUse(),
         t.LowerRuntimeBuiltin(), t.ComputePrimValue(), t.VMShapeLower(), ordered_shapes,
         t.AttachGlobalSymbol(),
     )  # fmt: skip
