@@ -268,9 +268,10 @@ class Backend(Protocol):
 
     def function(
         self, kernel: Kernel, chain: Chain, names: Names, name: str,
-        shapes: Mapping[str, tuple[int, ...]],
+        shapes: Mapping[str, tuple[int, ...]], starts: Mapping[str, int],
     ) -> Function:  # fmt: skip
-        """The kernel for parameters of these physical shapes, under this name."""
+        """The kernel for parameters of these physical shapes, in which the chain's arrays begin at
+        the elements `starts`, under this name."""
         ...
 
     def packed(self, function: Function, chain: Chain, constants: Mapping[str, Any]) -> Any:

@@ -109,12 +109,13 @@ def _replacements(
             physical = {
                 n: match.shapes.get(n, chain.shape(n)) for n in (*chain.inputs, *chain.outputs)
             }
-            key = (tuned.key, tuple(physical.values()))
+            starts = {n: match.starts[n] for n in chain.inputs if n in match.starts}
+            key = (tuned.key, tuple(physical.values()), tuple(starts.values()), tuple(starts))
             if key not in shared:
                 name = f"{re.sub(r'[^A-Za-z0-9_]', '_', chain.name)}_{len(shared)}"
                 names = Names(*names_of(tuned, chain))
                 shared[key] = backend.function(
-                    kept_kernel(tuned), chain, names, f"chain_{name}", physical
+                    kept_kernel(tuned), chain, names, f"chain_{name}", physical, starts
                 )
             made_once = shared[key]
             packed = backend.packed(made_once, chain, match.constants)

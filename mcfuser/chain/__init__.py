@@ -18,6 +18,7 @@ from mcfuser.chain.roles import (
     shared_axes,
     with_precision,
 )
+from mcfuser.chain.starts import NO_STARTS, begun
 from mcfuser.chain.strides import ChannelsLast, dense, flat_size, last_along, strides_of
 from mcfuser.chain.turned import turned
 from mcfuser.chain.values import (
@@ -50,6 +51,7 @@ from mcfuser.chain.whole import Interval, narrow_type, number_bounds, whole_inte
 __all__ = [
     "BYTES",
     "LOWEST",
+    "NO_STARTS",
     "TF32",
     "WHOLE",
     "Axis",
@@ -69,6 +71,7 @@ __all__ = [
     "Tensor",
     "attention",
     "batch_axes",
+    "begun",
     "canonical",
     "contiguous_axes",
     "cut",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import assert_never
 
@@ -20,7 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from mcfuser.chain import Chain, number_bounds, whole_interval, with_depth_last, with_precision
+from mcfuser.chain import (
+    Chain,
+    begun,
+    number_bounds,
+    whole_interval,
+    with_depth_last,
+    with_precision,
+)
 from mcfuser.expr import BOUNDS, NARROW, Cast, Const, Expr, Read, call
 from mcfuser.graph.attempt import (
     Attempt,
@@ -71,6 +78,7 @@ class Lifted:
     `arguments` are the values of its inputs, `constants` the arrays of the constant ones, in the
     shapes of the chain, `outputs` the values that it computes, all by tensor name. `shapes` are the
     physical shapes of inputs and outputs, and `channels_last` those of these that are stored so.
+    `starts` are the elements of arguments before those where the chain's arrays begin (`begun`).
     """
 
     chain: Chain
@@ -79,6 +87,7 @@ class Lifted:
     outputs: Mapping[str, relax.Var]
     shapes: Mapping[str, tuple[int, ...]]
     channels_last: frozenset[str] = frozenset()
+    starts: Mapping[str, int] = field(default_factory=dict)
 
 
 def lift(
@@ -197,7 +206,8 @@ def _lift(
     shapes = {t: constant.shape for t, constant in done.constants.items()}
     for t, kept in stored.items():
         shapes[t] = stored_shape(shape(kept)) if t in turned else shape(kept)
-    return Lifted(done.chain, arguments, done.constants, {out: last}, shapes, turned)
+    chain, starts = begun(done.chain)
+    return Lifted(chain, arguments, done.constants, {out: last}, shapes, turned, starts)
 
 
 def _depth_last(done: Finished) -> Finished:

@@ -23,7 +23,8 @@ class ChainMatch:
     of the others, each in the chain's own dimensions; `shapes` are the physical shapes of all
     inputs and outputs, and `channels_last` those of these that are stored so. `bindings` are the
     values that it replaces, the last one its output. `saved` is the number of bytes that need not
-    be written and read back.
+    be written and read back. `starts` are the elements of arguments before those where the chain's
+    arrays begin.
     """
 
     chain: Chain
@@ -34,6 +35,7 @@ class ChainMatch:
     bindings: tuple[relax.Var, ...]
     saved: int
     channels_last: frozenset[str] = frozenset()
+    starts: Mapping[str, int] = field(default_factory=dict)
 
 
 def places(matches: Iterable[ChainMatch]) -> dict[str, list[ChainMatch]]:
@@ -109,6 +111,7 @@ class Selection:
                 tuple(members),
                 saved,
                 lifted.channels_last,
+                lifted.starts,
             )
         )
         read = {a for a in lifted.arguments.values() if isinstance(a, relax.Var)}

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from mcfuser.chain import Chain, attention, gemm
+from mcfuser.chain import BYTES, Chain, attention, flat_size, gemm
 from mcfuser.codegen import tensorir, triton
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.triton.knobs import TritonKnobs
@@ -115,6 +115,18 @@ def test_the_statements_of_a_kept_function_stay_under_other_shapes_and_names() -
         shapes = {n: (1, *plain.shape(n)) for n in (*plain.inputs, *plain.outputs)}
         wanted = tensorir.generate(schedule, "chain_1", LOWERING, shapes)
         assert tensorir.with_shapes(source, plain, "chain_1", shapes) == wanted
+
+
+def test_a_kept_function_reads_arrays_that_begin_later() -> None:
+    for plain, _, source in cpu_schedules():
+        one, *_ = [n for n in plain.inputs if n not in dict(source.packed)] or [""]
+        if not one or source.scalars:
+            continue
+        size, dtype = flat_size(plain, one), plain.tensor(one).dtype
+        moved = tensorir.with_shapes(source, plain, "chain_1", {one: (size + 32,)}, {one: 32})
+        place = f"T.handle_add_byte_offset({one}_arg.data, {32 * BYTES[dtype]})"
+        assert f'{one}_flat = T.decl_buffer(({size},), "{dtype}", data={place})' in moved.text
+        assert moved.text.count("handle_add_byte_offset") == 1
 
 
 def test_a_text_that_declares_its_parameters_otherwise_is_told() -> None:

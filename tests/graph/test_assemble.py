@@ -35,7 +35,7 @@ def feed_forward() -> tuple[Loaded, ChainMatch]:
 
 
 def kernel(chain: Chain, match: ChainMatch, name: str) -> Installed:
-    return Installed(name, chain, primfunc(chain, match.shapes))
+    return Installed(name, chain, primfunc(chain, match.shapes, match.starts))
 
 
 def parts(match: ChainMatch) -> list[Chain]:

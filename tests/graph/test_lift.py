@@ -30,7 +30,14 @@ def lifted(build: Build) -> tuple[onnx.ModelProto, Loaded, Lifted, ChainMatch]:
     members = tuple(v for v in flow.order if flow.kinds[v] != "other")
     done = lift(flow, members, frozenset(), "whole")
     match = ChainMatch(
-        done.chain, done.arguments, done.constants, done.outputs, done.shapes, members, 0
+        done.chain,
+        done.arguments,
+        done.constants,
+        done.outputs,
+        done.shapes,
+        members,
+        0,
+        starts=done.starts,
     )
     return model, loaded, done, match
 
@@ -99,7 +106,15 @@ def heads_of_one_row(n: Net) -> str:
     return n.op("MatMul", n.op("Softmax", scores, axis=-1), values)
 
 
+def far_columns(n: Net) -> str:
+    """A product of columns of two larger values, which begin hundreds of bytes into them."""
+    one = n.op("Slice", x(n, 6, 96), n.ints(40), n.ints(48), n.ints(1))
+    other = n.op("Slice", x(n, 8, 200, name="y"), n.ints(130), n.ints(141), n.ints(1))
+    return n.op("Relu", n.op("MatMul", one, other))
+
+
 MODELS: dict[str, Build] = {
+    "columns far from the first": far_columns,
     "a row, norms and products": one_row,
     "a row, heads": heads_of_one_row,
     "softmax of the first dimension": lambda n: n.op("Softmax", n.op("Exp", x(n)), axis=0),

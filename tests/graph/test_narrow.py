@@ -83,7 +83,7 @@ def test_chains_of_blocks_agree(block: object, narrow: str, tmp_path: Path) -> N
     fixed = bound(model.SerializeToString(), {})
     feeds = inputs(fixed, np.random.default_rng(0))
     replacements = [
-        Replacement(m, (Installed(f"chain_{i}", m.chain, primfunc(m.chain, m.shapes)),))
+        Replacement(m, (Installed(f"chain_{i}", m.chain, primfunc(m.chain, m.shapes, m.starts)),))
         for i, m in enumerate(matches)
     ]
     found = computed(install(loaded.module, replacements), [*feeds.values()], tmp_path)

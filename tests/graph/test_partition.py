@@ -54,7 +54,9 @@ def feeds(loaded: Loaded, name: str) -> dict[str, NDArray[Any]]:
 
 
 def naive(match: ChainMatch, index: int) -> Replacement:
-    kernel = Installed(f"kernel{index}", match.chain, primfunc(match.chain, match.shapes))
+    kernel = Installed(
+        f"kernel{index}", match.chain, primfunc(match.chain, match.shapes, match.starts)
+    )
     return Replacement(match, (kernel,))
 
 
@@ -93,13 +95,18 @@ def chain_of(cut: Partition, count: int) -> ChainMatch:
     return next(m for m in cut.matches if len(products(m.chain)) == count)
 
 
+def first(match: ChainMatch, tensor: str) -> int:
+    """The element of an argument that is a tensor's first."""
+    return match.chain.tensor(tensor).offset + match.starts.get(tensor, 0)
+
+
 def test_views_around_attention_cost_nothing() -> None:
     _, cut = given("attention_divide_after")
     match = chain_of(cut, 2)
     left, outer, out = (match.chain.tensor(t) for t in ("A", "D", match.chain.outputs[0]))
     assert match.chain.shape("A") == (2, 3, 16, 8)
     assert left.strides == outer.strides == (1152, 8, 72, 1)  # of one product's 72 columns
-    assert sorted(match.chain.tensor(t).offset for t in "ABD") == [0, 24, 48]
+    assert sorted(first(match, t) for t in "ABD") == [0, 24, 48]
     assert out.strides == (384, 8, 24, 1)
     assert match.shapes["A"] == (2, 16, 72) and match.shapes[match.chain.outputs[0]] == (2, 16, 24)
     assert [str(o) for o in match.chain.operators] == [
@@ -129,11 +136,30 @@ def test_heads_that_share_a_key_are_rows() -> None:
     assert chain.shape("B") == (4, 16, 8)
 
 
+def test_layers_that_read_other_parts_of_one_product_are_one_chain(tmp_path: Path) -> None:
+    """Keys and values of all layers of a decoder are one product of what its encoder gives."""
+    net, seen = Net(), list[str]()
+    memory = net.input("memory", 1, 12, 64)
+
+    def heads(weight: str) -> str:
+        apart = net.op("Reshape", net.op("MatMul", memory, weight), net.ints(1, 12, 2, 32))
+        return net.op("Transpose", apart, perm=[0, 2, 1, 3])
+
+    for layer in range(3):
+        query = net.input(f"query{layer}", 1, 2, 64, 32)
+        k, v = (heads(net.weight(64, 64)) for _ in range(2))
+        scores = net.op("MatMul", query, net.op("Transpose", k, perm=[0, 1, 3, 2]))
+        seen.append(net.op("MatMul", net.op("Softmax", scores, axis=-1), v))
+    cut = agreed(net.model(*seen), tmp_path)
+    layers = [m for m in cut.matches if len(m.chain.operators) > 2]
+    assert len(layers) == 3 and len({m.chain.key for m in layers}) == 1
+    assert sorted(n for m in layers for n in m.starts.values()) == [64, 128, 192, 256, 320]
+
+
 def test_parts_of_one_product_are_read_in_place() -> None:
     _, cut = given("attention_packed")
     match = chain_of(cut, 2)
-    offsets = [match.chain.tensor(t).offset for t in "ABD"]
-    assert offsets == [0, 24, 48]
+    assert [first(match, t) for t in "ABD"] == [0, 24, 48]
     assert len({v.name for v in match.arguments.values()}) == 1
 
 
@@ -280,7 +306,7 @@ def test_many_steps_that_an_exporter_wrote_out_share_a_kernel(kind: str, tmp_pat
 
     def begins(parted: Partition) -> set[int]:
         """Where tensors of the chains begin in what is read."""
-        return {t.offset for m in parted.matches for t in m.chain.tensors}
+        return {first(m, t.name) for m in parted.matches for t in m.chain.tensors}
 
     def parted(model: onnx.ModelProto, copies: bool = True) -> Partition:
         module = load(model.SerializeToString(), {}).module

@@ -27,7 +27,9 @@ def both(
     """The outputs of a loaded model with plain kernels for some chains, each with onnxruntime's."""
     replacements = []
     for i, match in enumerate(matches):
-        kernel = Installed(f"chain_{i}", match.chain, primfunc(match.chain, match.shapes))
+        kernel = Installed(
+            f"chain_{i}", match.chain, primfunc(match.chain, match.shapes, match.starts)
+        )
         replacements.append(Replacement(match, (kernel,)))
     random = np.random.default_rng(0)
     given = {p.name: random.standard_normal(p.shape).astype(p.dtype) for p in loaded.inputs}

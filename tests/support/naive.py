@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import te, tirx
 
-from mcfuser.chain import LOWEST, Chain, Operator
+from mcfuser.chain import LOWEST, NO_STARTS, Chain, Operator
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read
 
 _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -30,8 +31,14 @@ def _whole(a: Any) -> Any:
     return tirx.Cast("int32", a)
 
 
-def primfunc(chain: Chain, shapes: Mapping[str, tuple[int, ...]]) -> tirx.PrimFunc:
-    """The chain over buffers of these physical shapes; others are dense in the chain's own."""
+def primfunc(
+    chain: Chain, shapes: Mapping[str, tuple[int, ...]], starts: Mapping[str, int] = NO_STARTS
+) -> tirx.PrimFunc:
+    """The chain over buffers of these physical shapes, of which its arrays begin at the elements
+    `starts`; others are dense in the chain's own."""
+    chain = replace(chain, tensors=tuple(
+        replace(t, offset=t.offset + starts.get(t.name, 0)) for t in chain.tensors
+    ))  # fmt: skip
     tensors = {t: _placeholder(chain, t, shapes) for t in chain.inputs}
     for operator in chain.operators:
         tensors[operator.out] = _compute(chain, operator, tensors)

@@ -127,13 +127,14 @@ class CpuBackend:
 
     def function(
         self, kernel: Kernel, chain: Chain, names: Names, name: str,
-        shapes: Mapping[str, tuple[int, ...]],
+        shapes: Mapping[str, tuple[int, ...]], starts: Mapping[str, int],
     ) -> Function:  # fmt: skip
         """The kept statements; only the function's parameters are declared anew."""
         from mcfuser.codegen.script import prim_func
 
         own = {old: shapes[new] for old, new in names.tensors.items() if new in shapes}
-        source = tensorir.with_shapes(_kept(kernel), kernel.chain, name, own)
+        first = {old: starts[new] for old, new in names.tensors.items() if new in starts}
+        source = tensorir.with_shapes(_kept(kernel), kernel.chain, name, own, first)
         order = kernel.chain.inputs
         packed = tuple((order.index(n), panels) for n, panels in source.packed)
         return Function(name, prim_func(source.text), packed)

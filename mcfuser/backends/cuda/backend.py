@@ -153,7 +153,7 @@ class CudaBackend:
 
     def function(
         self, kernel: Kernel, chain: Chain, names: Names, name: str,
-        shapes: Mapping[str, tuple[int, ...]],
+        shapes: Mapping[str, tuple[int, ...]], starts: Mapping[str, int],
     ) -> Function:  # fmt: skip
         """What launches the kept binary as it was when it was measured."""
         from mcfuser.codegen.cuda import module
@@ -164,7 +164,7 @@ class CudaBackend:
             kernel.binary, source.name, used["shared"], used["registers"], used["spills"],
             source.threads,
         )  # fmt: skip
-        primfunc = module.launcher(source, binary, shapes)
+        primfunc = module.launcher(source, binary, shapes, starts)
         counters = tuple(np.zeros(w.size, w.dtype) for w in module.counters(source))
         return Function(name, primfunc, binary=module.kernel(source, binary), counters=counters)
 

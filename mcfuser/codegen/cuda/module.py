@@ -21,7 +21,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from mcfuser.chain import BYTES
+from mcfuser.chain import BYTES, NO_STARTS
 from mcfuser.codegen import apart
 from mcfuser.codegen.apart import ApartConstants
 from mcfuser.codegen.cuda.build import MAP
@@ -94,18 +94,25 @@ def counters(source: TritonSource) -> tuple[Workspace, ...]:
 
 
 def launcher(
-    source: TritonSource, binary: Binary, shapes: Mapping[str, tuple[int, ...]]
+    source: TritonSource,
+    binary: Binary,
+    shapes: Mapping[str, tuple[int, ...]],
+    starts: Mapping[str, int] = NO_STARTS,
 ) -> tvm.tirx.PrimFunc:
-    """A function that launches the kernels on tensors of these physical shapes, by parameter.
+    """A function that launches the kernels on tensors of these physical shapes, by parameter, in
+    which the kernels' arrays begin at the elements `starts`.
 
     It takes the chain's inputs, the counters, and the chain's outputs; the workspace is its own.
     Raises Illegal where an extent is known at run time only: graphs have numbers.
     """
-    return prim_func(launcher_text(source, binary, shapes))
+    return prim_func(launcher_text(source, binary, shapes, starts))
 
 
 def launcher_text(
-    source: TritonSource, binary: Binary, shapes: Mapping[str, tuple[int, ...]]
+    source: TritonSource,
+    binary: Binary,
+    shapes: Mapping[str, tuple[int, ...]],
+    starts: Mapping[str, int] = NO_STARTS,
 ) -> str:
     """The function's TVMScript. TVM allocates the workspace on the device that the tensors are on,
     and takes it back when the function ends; the stream keeps what uses it next behind."""
@@ -120,6 +127,8 @@ def launcher_text(
     written = [regions[t] for t in order[len(inputs) :]]
     own = [w for w in source.workspace if not w.zero]
     names |= {w.name: f"w{i}" for i, w in enumerate(own)}
+    first = {t: n * BYTES[source.dtype_of[t]] for t, n in starts.items()}
+    data = {t: _data(p, first.get(t, 0)) for t, p in names.items()}
     return "\n".join(
         [
             "@T.prim_func(s_tir=True, private=True)",
@@ -129,7 +138,7 @@ def launcher_text(
             f"        T.reads({', '.join(regions[t] for t in order[: -source.written])})",
             f"        T.writes({', '.join(written)})",
             *(f"        {names[w.name]} = {_allocation(w)}" for w in own),
-            *(f"        {line}" for one in source.launches for line in _lines(one, binary, names)),
+            *(f"        {line}" for one in source.launches for line in _lines(one, binary, data)),
         ]
     )
 
@@ -138,17 +147,24 @@ def _allocation(w: Workspace) -> str:
     return f"T.alloc_buffer(({w.size},), {w.dtype!r})"
 
 
-def _lines(launch: Launch, binary: Binary, names: Mapping[str, str]) -> list[str]:
-    """The tensor maps, which last until the function ends, and the call. The two zeros are Triton's
+def _data(parameter: str, start: int) -> str:
+    """The address of a parameter's byte `start`."""
+    data = f"{parameter}.data"
+    return f"T.handle_add_byte_offset({data}, {start})" if start else data
+
+
+def _lines(launch: Launch, binary: Binary, data: Mapping[str, str]) -> list[str]:
+    """The tensor maps, which last until the function ends, and the call, given the addresses of all
+    arrays. The two zeros are Triton's
     scratch pointers, which it has no use for; what follows are the launch parameters of
     `build.TAGS`."""
     lines: list[str] = []
-    arguments = [f"{names[t]}.data" for t in launch.arguments]
+    arguments = [data[t] for t in launch.arguments]
     for i, m in enumerate(launch.maps):
         name = f"{launch.name}_map_{i}"
         lines += [
             f'{name}: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)',
-            f"T.tensormap_encode_tiled({name}, {_described(m, names[m.tensor])})",
+            f"T.tensormap_encode_tiled({name}, {_described(m, data[m.tensor])})",
         ]
         arguments += [name, *map(str, m.shape), *(f"T.int64({n})" for n in m.strides)]
     shared = [binary.shared] if binary.shared else []
@@ -157,11 +173,10 @@ def _lines(launch: Launch, binary: Binary, names: Mapping[str, str]) -> list[str
     return [*lines, f'T.call_packed("{launch.name}", {words})']
 
 
-def _described(m: TensorMap, tensor: str) -> str:
+def _described(m: TensorMap, base: str) -> str:
     """What the driver is told of a tensor map: dimensions, innermost first, strides in bytes, the
     box and its steps."""
     size = BYTES[m.dtype]
-    base = f"{tensor}.data"
     if m.start:
         base = f"T.handle_add_byte_offset({base}, {m.start})"
     numbers = [

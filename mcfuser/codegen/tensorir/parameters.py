@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
-from mcfuser.chain import Bounds, Chain, flat_size
-from mcfuser.codegen.tensorir.integer import shape, times
+from mcfuser.chain import BYTES, NO_STARTS, Bounds, Chain, flat_size
+from mcfuser.codegen.tensorir.integer import minus, shape, times
 from mcfuser.codegen.tensorir.source import Panels
 
 Shapes = Mapping[str, tuple[int | str, ...]]
@@ -31,11 +31,17 @@ class Parameters:
     scalars: tuple[str, ...]
 
 
-def parameters(chain: Chain, packed: Mapping[str, Panels], shapes: Shapes) -> Parameters:
+def parameters(
+    chain: Chain,
+    packed: Mapping[str, Panels],
+    shapes: Shapes,
+    starts: Mapping[str, int] = NO_STARTS,
+) -> Parameters:
     """The parameters of a chain's kernel: inputs, `scalars`, outputs, as call_tir hands them over.
 
     Where `shapes` does not say otherwise, an array is flat, but one with run-time extents has those
-    of its tensor if it is dense.
+    of its tensor if it is dense. In the body an array begins at the element of the parameter that
+    `starts` says.
     """
     bounds = {a.name: a.extent for a in chain.axes if isinstance(a.extent, Bounds)}
     dims = {n: _dims(chain, n, packed, shapes) for n in (*chain.inputs, *chain.outputs)}
@@ -55,8 +61,12 @@ def parameters(chain: Chain, packed: Mapping[str, Panels], shapes: Shapes) -> Pa
         lines += _checked(a, extent)
     for n, extents in dims.items():
         whole = "arg" if shown.isdisjoint(extents) else "in"
-        flat = f'({reduce(times, extents or ("1",))},), "{chain.tensor(n).dtype}"'
-        lines.append(f"{n}_flat = T.decl_buffer({flat}, data={n}_{whole}.data)")
+        size, data = reduce(times, extents or ("1",)), f"{n}_{whole}.data"
+        if first := starts.get(n):
+            size = minus(size, str(first))
+            data = f"T.handle_add_byte_offset({data}, {first * BYTES[chain.tensor(n).dtype]})"
+        flat = f'({size},), "{chain.tensor(n).dtype}"'
+        lines.append(f"{n}_flat = T.decl_buffer({flat}, data={data})")
     return Parameters(", ".join(signature), tuple(lines), scalars)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mcfuser.chain import Chain
+from mcfuser.chain import NO_STARTS, Chain
 from mcfuser.codegen.tensorir.parameters import ROOT, Shapes, header, parameters
 from mcfuser.codegen.tensorir.source import Panels, TensorirSource
 
@@ -43,12 +43,18 @@ def check_parameters(source: TensorirSource, chain: Chain) -> None:
         raise ValueError(f"the source of '{source.name}' declares its parameters in another way")
 
 
-def with_shapes(source: TensorirSource, chain: Chain, name: str, shapes: Shapes) -> TensorirSource:
-    """The function under another name, for parameters of other shapes; `chain` is the one that its
-    text was generated for. Its statements are those of the text: only the lines that declare
-    parameters are written anew."""
+def with_shapes(
+    source: TensorirSource,
+    chain: Chain,
+    name: str,
+    shapes: Shapes,
+    starts: Mapping[str, int] = NO_STARTS,
+) -> TensorirSource:
+    """The function under another name, for parameters of other shapes, in which arrays begin at
+    other elements; `chain` is the one that its text was generated for. Its statements are those of
+    the text: only the lines that declare parameters are written anew."""
     before, _, body = _split(source.text)
-    given = parameters(chain, dict(source.packed), shapes)
+    given = parameters(chain, dict(source.packed), shapes, starts)
     text = "\n".join([*before, *header(name, given), *body])
     return TensorirSource(text, name, source.packed, given.scalars)
 

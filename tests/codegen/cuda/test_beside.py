@@ -277,7 +277,7 @@ def test_the_kernels_of_a_model_write_in_place() -> None:
 
 
 def naive(match: ChainMatch, index: int) -> Replacement:
-    function = primfunc(match.chain, match.shapes)
+    function = primfunc(match.chain, match.shapes, match.starts)
     return Replacement(match, (Installed(f"kernel_{index}", match.chain, function),))
 
 

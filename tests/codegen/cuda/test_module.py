@@ -313,3 +313,21 @@ def test_the_launcher_takes_physical_shapes(compiled: tuple[TritonSource, Binary
     assert f"T.int64(0), T.int64(0), {launch})" in words
     without = cuda_module.launcher(source, replace(binary, shared=0), PHYSICAL)
     assert f"128, {source.grid[0]}, 1, 1)" in without.script()
+
+
+def test_arrays_may_begin_later_in_their_parameters(
+    compiled: tuple[TritonSource, Binary], mapped: tuple[TritonSource, Binary]
+) -> None:
+    """By bytes of their addresses, which a tensor map gets as well as a kernel."""
+    source, binary = compiled
+    one, *_ = source.parameters
+    words = cuda_module.launcher_text(source, binary, PHYSICAL, {one: 192})
+    assert words.count("T.handle_add_byte_offset(p0.data, 384)") == 1 and "p0.data," in words
+    function = cuda_module.launcher(*mapped, PHYSICAL, {"K": 64})
+    place = f"p{mapped[0].parameters.index('K')}"
+    own = next(m for launch in mapped[0].launches for m in launch.maps if m.tensor == "K").start
+    assert own == 64
+    inner = f"T.handle_add_byte_offset({place}.data, 128)"
+    words = cuda_module.launcher_text(*mapped, PHYSICAL, {"K": 64})
+    assert f"T.handle_add_byte_offset({inner}, {own})" in words
+    assert len(function.params) == len(mapped[0].parameters)

@@ -122,7 +122,7 @@ def test_a_decoding_step_launches_one_function_beside_its_chains() -> None:
     loaded = load(decoder(heads=16, cached=64).SerializeToString(), {})
     matches = partition(loaded.module, 1e12, 1e11).matches
     plain = [
-        Replacement(m, (Installed(f"chain_{i}", m.chain, primfunc(m.chain, m.shapes)),))
+        Replacement(m, (Installed(f"chain_{i}", m.chain, primfunc(m.chain, m.shapes, m.starts)),))
         for i, m in enumerate(matches)
     ]
     module = scheduled(install(loaded.module, plain))
