@@ -15,6 +15,7 @@ from tvm import relax
 
 from mcfuser.chain import BYTES, ChannelsLast, ProductPrecision
 from mcfuser.expr import NARROW
+from mcfuser.graph.bill import dearer
 from mcfuser.graph.dataflow import (
     FLOATS,
     Dataflow,
@@ -142,20 +143,14 @@ def _cheaper(
     one: Partition, other: Partition, price: Price, least: Price, known: dict[str, int]
 ) -> Partition:
     """The partition whose chains cost less: the first one, if they cost the same. Chains that both
-    have are not priced, nor those of the first one when it is known to cost more; the first to be
-    priced are those that take the longest at `least`."""
+    have are not priced."""
     chains = {m.chain.key: m.chain for found in (one, other) for m in found.matches}
     counts, others = (Counter(m.chain.key for m in found.matches) for found in (one, other))
-
-    def cost(own: Counter[str], most: float) -> int:
-        total = 0
-        for key in sorted(own, key=lambda k: -own[k] * least(chains[k])):
-            if total <= most:
-                total += own[key] * ticks(chains[key], price, known)
-        return total
-
-    found = cost(others - counts, math.inf)
-    return one if cost(counts - others, found) <= found else other
+    weights = {key: least(chain) for key, chain in chains.items()}
+    asked = dearer(
+        counts - others, others - counts, weights, lambda key: ticks(chains[key], price, known)
+    )
+    return other if asked else one
 
 
 def _partition(prices: Prices, preferred: AbstractSet[str], balance: float) -> Partition:

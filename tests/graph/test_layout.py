@@ -140,12 +140,12 @@ def test_what_a_norm_reduces_lies_as_its_chains_cost_least(groups: int, tmp_path
     lines = partition(loaded.module, 1e12, 1e11, price, last="dense")
     by_lines = {m.chain.key for m in lines.matches}
     found = dict[float, Partition]()
-    for cost in (0.5, 2.0):
+    for cost in (0.5, 1.1, 2.0):
         asked.clear()
         found[cost] = partition(loaded.module, 1e12, 1e11, price, last="dense")
         assert len(asked) == len(set(asked)), "a chain is priced once for both"
-        assert (len(by_lines.intersection(asked)) < len(by_lines)) == (cost == 0.5), "it is enough"
-    assert turned(found[2.0]) == turned(lines) < turned(found[0.5])
+        assert (len(by_lines.intersection(asked)) < len(by_lines)) == (cost != 1.1), "it is clear"
+    assert turned(found[2.0]) == turned(found[1.1]) == turned(lines) < turned(found[0.5])
     for a, b in both(model, loaded, found[0.5].matches, tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * float(np.abs(b).max()))
 

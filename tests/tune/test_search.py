@@ -137,7 +137,7 @@ def test_the_kept_binary_is_launched_as_it_was_measured(bench) -> None:
     assert (there.grid, there.threads) == (same.grid, same.threads)
     shapes = {n: (1, *made.shape(n)) for n in (*made.inputs, *made.outputs)}
     names = Names(*names_of(old, made))
-    installed = CUDA.function(kept_kernel(old), made, names, "chain_1", shapes)
+    installed = CUDA.function(kept_kernel(old), made, names, "chain_1", shapes, {})
     assert installed.binary is not None and installed.binary.cubin == kernel.binary
     assert installed.binary.name == same.name
 

@@ -229,7 +229,7 @@ def test_the_kept_source_is_what_is_measured_and_installed() -> None:
     assert kernel_of(BACKEND, marked, made).source == marked.source
     shapes = {n: (1, *made.shape(n)) for n in (*made.inputs, *made.outputs)}
     names = Names(*names_of(tuned, made))
-    installed = BACKEND.function(kept_kernel(tuned), made, names, "chain_1", shapes)
+    installed = BACKEND.function(kept_kernel(tuned), made, names, "chain_1", shapes, {})
     assert installed.primfunc is not None
     with pytest.raises(ValueError, match="is none of chain"):
         kernel_of(BACKEND, tuned, gemm(2, 32, 32, 16, 32))
