@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -93,8 +94,18 @@ static int copied(DLDevice device, TVMFFIObjectHandle* tensor) {
   return failed;
 }
 
-/* Frees the copies as the library is unloaded. */
+static int leaving; /* the process ends */
+
+static void leave(void) { leaving = 1; }
+
+/* What is registered here runs before the destructors where the process ends, and after those of the
+   library where only that is unloaded. */
+__attribute__((constructor)) static void expect_the_end(void) { atexit(leave); }
+
+/* Frees the copies as the library is unloaded. As the process ends, a device frees all memory that it
+   has, and its driver may be gone. */
 __attribute__((destructor)) static void forget(void) {
+  if (leaving) return;
   for (int device = 0; device < DEVICES; device++)
     for (int i = 0; i < COUNT; i++)
       if (given[device][i] != NULL) TVMFFIObjectDecRef(given[device][i]);

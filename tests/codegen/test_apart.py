@@ -123,7 +123,19 @@ def test_threads_are_given_the_same(tmp_path: Path) -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def copying(folder: Path, *arrays: NDArray[np.generic]) -> Path:
+TELLING = """
+#include <stdio.h>
+#include <tvm/ffi/c_api.h>
+static int told(TVMFFIObjectHandle object) {
+  fputs("released\\n", stderr);
+  return TVMFFIObjectDecRef(object);
+}
+#define TVMFFIObjectDecRef told
+"""
+"""C in front of a library's own, which tells of every object that it gives up."""
+
+
+def copying(folder: Path, *arrays: NDArray[np.generic], before: str = "") -> Path:
     """A library that gives `x`, which is on a device, and constants that are copied there."""
     apart, builder = ApartConstants(), relax.BlockBuilder()
     numbers = [apart.number(a.reshape(-1).view("u1"), a.shape, str(a.dtype)) for a in arrays]
@@ -135,7 +147,7 @@ def copying(folder: Path, *arrays: NDArray[np.generic]) -> Path:
         ]
         builder.emit_func_output(relax.Tuple([x, *asked]))
     source, library = folder / "apart.c", folder / "m.so"
-    source.write_text(apart.source(copied=True))
+    source.write_text(before + apart.source(copied=True))
     options = ["-O2", f"-I{tvm_ffi.libinfo.find_include_path()}"]
     executable = tvm.compile(builder.get(), target="llvm")
     executable.export_library(str(library), addons=[str(source)], options=options)
@@ -178,6 +190,24 @@ def test_it_is_unloaded_with_its_copies(tmp_path: Path) -> None:
         [sys.executable, "-c", code, *map(str, many)], capture_output=True, text=True, check=True
     )
     assert int(told.stdout) < 100 << 10  # kB
+
+
+@pytest.mark.parametrize("end", ["", "; del library, machine", "; sys.exit(0)"])
+def test_copies_are_left_alone_as_a_process_ends(end: str, tmp_path: Path) -> None:
+    """Its driver may be gone by then, and TVM ends a process that frees memory without one."""
+    library = copying(tmp_path, constant(1), constant(2), before=TELLING)
+    code = (
+        "import sys, tvm, tvm_ffi; from tvm.runtime.vm import VirtualMachine\n"
+        "library = tvm_ffi.load_module(sys.argv[1], keep_module_alive=not sys.argv[2])\n"
+        "machine = VirtualMachine(library, tvm.cpu())\n"
+        f"machine['main'](tvm.runtime.empty({SHAPE}, 'float32')){end}"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(library), "unloaded" if "del" in end else ""],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    as_they_are_copied = 2 * 2  # the view of the file, and the function that copies
+    assert told.stderr.count("released") == as_they_are_copied + (2 if "del" in end else 0)
 
 
 @pytest.mark.parametrize("spoil", ["cut", "another's", "longer"])
