@@ -39,6 +39,7 @@ from mcfuser.graph.regions import (
     ROWS,
     Region,
     gated_pairs,
+    named,
     next_producer,
     product_pairs,
 )
@@ -207,9 +208,7 @@ def _fuse(chosen: Selection, region: Region, readers: set[relax.Var]) -> None:
         return
     why = chosen.escapes(members[:-1], readers)
     if why is None:
-        last = chosen.flow.name(region.second)
-        first = region.prologue[-1] if region.prologue else region.first
-        if _take(chosen, members, region.saved, f"{chosen.flow.name(first)}_{last}"):
+        if _take(chosen, members, region.saved, named(chosen.flow, region)):
             return
     elif not region.prologue:
         chosen.reasons.setdefault(region.first, why)

@@ -52,16 +52,18 @@ class Prices:
     known: dict[str, int] = field(default_factory=dict)
     found: dict[tuple[relax.Var, ...], str | Unliftable] = field(default_factory=dict)
 
-    def of(self, members: tuple[relax.Var, ...]) -> int:
+    def of(self, members: tuple[relax.Var, ...], name: str) -> int:
         """The price, in ticks, of a kernel that computes these values with the longest epilogue
-        that can be lifted. Raises Unliftable where there is no such chain."""
-        return self.known[self.key(members)]
+        that can be lifted: of the chain that has this name, if it is chosen, for what is found of a
+        chain as it is priced is kept until it is tuned. Raises Unliftable where there is no such
+        chain."""
+        return self.known[self.key(members, name)]
 
-    def key(self, members: tuple[relax.Var, ...]) -> str:
+    def key(self, members: tuple[relax.Var, ...], name: str) -> str:
         """The key of that chain, which is priced. Raises Unliftable where there is none."""
         if members not in self.found:
             try:
-                self.found[members] = self._priced(members)
+                self.found[members] = self._priced(members, name)
             except Unliftable as why:
                 self.found[members] = why
         found = self.found[members]
@@ -77,10 +79,10 @@ class Prices:
             return False
         return True
 
-    def _priced(self, members: tuple[relax.Var, ...]) -> str:
+    def _priced(self, members: tuple[relax.Var, ...], name: str) -> str:
         if extents(members[-1]) is None or dtype(members[-1]) not in FLOATS:
             raise Unliftable(f"its result is {dtype(members[-1])}")
-        _, lifted = with_epilogue(self.chosen, members, "region")
+        _, lifted = with_epilogue(self.chosen, members, name)
         ticks(lifted.chain, self.price, self.known)
         return lifted.chain.key
 

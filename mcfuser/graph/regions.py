@@ -13,6 +13,7 @@ from tvm import relax
 
 from mcfuser.chain import BYTES
 from mcfuser.graph.dataflow import (
+    Dataflow,
     ValueKind,
     computed_from,
     dtype,
@@ -47,6 +48,12 @@ class Region:
     def core(self) -> tuple[relax.Var, ...]:
         """The members that are not in the prologue."""
         return tuple(v for v in self.members if v not in self.prologue)
+
+
+def named(flow: Dataflow, region: Region) -> str:
+    """The name of a region's chain."""
+    first = region.prologue[-1] if region.prologue else region.first
+    return f"{flow.name(first)}_{flow.name(region.second)}"
 
 
 def product_pairs(chosen: Selection) -> Iterator[Region]:

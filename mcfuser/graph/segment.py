@@ -20,7 +20,7 @@ from mcfuser.graph.cover import SegmentCover, Way, cheapest, joined
 from mcfuser.graph.dataflow import sources
 from mcfuser.graph.price import NEVER, TICK, Prices
 from mcfuser.graph.prologue import REDUCES
-from mcfuser.graph.regions import Region
+from mcfuser.graph.regions import Region, named
 from mcfuser.graph.selection import Selection
 from mcfuser.graph.views import Unliftable
 from mcfuser.measure.rounds import MARGIN
@@ -175,7 +175,7 @@ class _Segment:
             return self.way((v,), 0)
         members = rows or (v,)
         try:
-            return self.way(members, prices.of(members))
+            return self.way(members, prices.of(members, self.chosen.flow.name(v)))
         except Unliftable:
             return self.way(members, NEVER)
 
@@ -189,8 +189,9 @@ class _Segment:
             self.hopeless[number], self.fused[number] = why, way
             return
         try:
-            ticks = max(prices.of(region.members), way.ticks)
-            self.keys[number] = prices.key(region.members)
+            name = named(self.chosen.flow, region)
+            ticks = max(prices.of(region.members, name), way.ticks)
+            self.keys[number] = prices.key(region.members, name)
         except Unliftable as refusal:
             self.unable[number] = str(refusal)
             return

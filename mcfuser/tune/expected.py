@@ -24,6 +24,9 @@ SPACES = 64
 took 20 MB of a network of 60."""
 LISTED = 64
 """Spaces whose candidates are kept as rows, with their times."""
+PROMISING = 512
+"""Spaces of which it is kept which tiles are promising: chains are priced first and searched or
+chosen for then, and of a model with 165 distinct ones that took the most time of either."""
 
 
 def pruned(
@@ -82,12 +85,22 @@ def _every(
 def _listed(
     chain: Chain, device: Device, kind: SpaceKind, shifts: bool, backend: Backend, measured: bool
 ) -> Candidates:
+    left = _promising(chain, device, kind, shifts, backend)
+    if left is None and measured:
+        return _every(chain, device, kind, shifts, backend)
+    whole = left or _pruned(chain, device, kind, shifts, backend)[0]
+    return candidates(whole, KnobTable(backend.knobs, device), backend.feasible, measured)
+
+
+@lru_cache(PROMISING)
+def _promising(
+    chain: Chain, device: Device, kind: SpaceKind, shifts: bool, backend: Backend
+) -> Space | None:
+    """The part of a chain's space that is listed, None if that is all of it."""
     whole, _ = _pruned(chain, device, kind, shifts, backend)
     table = KnobTable(backend.knobs, device)
     left = promising(whole, table, backend.feasible, backend.estimate)
-    if left is whole and measured:
-        return _every(chain, device, kind, shifts, backend)
-    return candidates(left, table, backend.feasible, measured)
+    return left if left is not whole else None
 
 
 @lru_cache(LISTED)

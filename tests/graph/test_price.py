@@ -34,9 +34,9 @@ def test_a_product_is_priced_with_its_epilogue_and_once() -> None:
 
     prices = Prices(chosen, price)
     first = product(chosen)
-    assert prices.of((first,)) == prices.of((first,)) == 3_000_000
+    assert prices.of((first,), "one") == prices.of((first,), "one") == 3_000_000
     assert len(asked) == 1 and len(asked[0].operators) == 2  # the product, and its bias and relu
-    assert "max" in str(asked[0].operators[-1])
+    assert "max" in str(asked[0].operators[-1]) and asked[0].name == "one"
 
 
 def test_equal_chains_are_priced_once() -> None:
@@ -48,13 +48,13 @@ def test_equal_chains_are_priced_once() -> None:
 
     prices = Prices(chosen, price)
     for v in chosen.flow.products:
-        prices.of((v,))
+        prices.of((v,), "one")
     assert len(asked) == len(set(asked)) == len(prices.known)
 
 
 def test_a_chain_without_a_kernel_has_the_highest_price() -> None:
     chosen = selection("feed_forward_relu")
-    assert Prices(chosen, lambda _: math.inf).of((product(chosen),)) == NEVER
+    assert Prices(chosen, lambda _: math.inf).of((product(chosen),), "one") == NEVER
 
 
 def test_what_cannot_be_lifted_has_no_price_and_says_why() -> None:
@@ -62,7 +62,7 @@ def test_what_cannot_be_lifted_has_no_price_and_says_why() -> None:
     prices = Prices(chosen, lambda _: 1.0)
     for _ in range(2):
         with pytest.raises(Unliftable, match="its result is float64"):
-            prices.of((product(chosen),))
+            prices.of((product(chosen),), "one")
     assert not prices.known
 
 

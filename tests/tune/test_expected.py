@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.chain import from_text
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE, device_named
+from mcfuser.space.prune import Space
 from mcfuser.tune import expected
 from mcfuser.tune.tuned import TuneOptions
 from tests.support.chains import depthwise
@@ -24,7 +27,10 @@ CHAIN = from_text("gemm:1,512,256,64,64", "float16")
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every space is a large one, and nothing is known of any."""
     monkeypatch.setattr("mcfuser.space.candidates.MANY", 0)
-    for kept in (expected._listed, expected._every, expected._expected, expected.estimated):
+    for kept in (
+        expected._listed, expected._every, expected._promising, expected._expected,
+        expected.estimated,
+    ):  # fmt: skip
         monkeypatch.setattr(expected, kept.__name__, kept.__wrapped__)
 
 
@@ -45,6 +51,22 @@ def test_the_best_candidates_of_a_large_space_are_listed(measured: bool) -> None
     price = float(whole.estimates(whole.rows, CUDA.estimate).min())
     found = expected.expected(CHAIN, H200, TuneOptions(), CUDA, measured)
     assert found == pytest.approx(price) if measured else found >= price
+
+
+def test_what_is_promising_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a price, for a search, and for what may be used without a measurement."""
+    asked = list[str]()
+
+    def promising(space: Space, *rest: object) -> Space:
+        asked.append(space.program.chain.name)
+        return space
+
+    monkeypatch.setattr(expected, "promising", promising)
+    chain = replace(CHAIN, name="found_once")
+    price = expected.expected(chain, H200, TuneOptions(), CUDA)
+    for measured in (True, False):
+        assert len(expected.listed(chain, H200, TuneOptions(), CUDA, measured))
+    assert asked == ["found_once"] and price > 0
 
 
 def test_a_small_space_is_listed_whole() -> None:
