@@ -228,6 +228,11 @@ class Backend(Protocol):
         """Seconds [candidates] that the model predicts, without their source."""
         ...
 
+    def held(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
+        """An estimate of the registers that a thread needs [candidates]: where those of one
+        candidate spill, so do those of all with as many. Zeros where that is not known."""
+        ...
+
     def events(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device
     ) -> tuple[Floats, Floats]:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import suppress
-from itertools import pairwise
 
 import numpy as np
 
@@ -34,6 +33,10 @@ SEED = 0
 """The seed of the inputs on which schedules are interpreted."""
 ATTEMPTS = 32
 """Candidates that are built before the chain is given up."""
+AMONG = 2048
+"""Of so many that come next, those are left out that will spill registers as others did: of the
+first 32 for the queries, keys and values of a diffusion model, all had tiles of 128 x 256 elements
+or nearly, in four warps."""
 CHOICES = 4
 """Those that are built however long it takes where no time is left."""
 LATE = 4.0
@@ -70,30 +73,47 @@ def chosen(
     times = estimated(candidates, worker.backend.estimate)
     late = time.monotonic() >= deadline
     least, limit = (CHOICES, time.monotonic() + LATE) if late else (1, deadline)
-    order = _ordered(candidates, times, carried)[:ATTEMPTS]
-    alone, together = int(worker.builder.foreseen(name)), worker.builder.workers
-    starts = (*range(alone), *range(alone, len(order), together))
-    for first, end in pairwise((*starts, len(order))):
-        if first >= least and time.monotonic() >= limit:
-            break
-        listener(Progress("compile", first, len(order), failed=sum(failed.values())))
-        some = [candidates.candidate(i) for i in order[first:end]]
-        made = _made(chain, candidates, worker, some, name, shifts, failed, results, limit)
+    order = _ordered(candidates, times, carried)
+    count, tried = min(ATTEMPTS, len(order)), 0
+    together = 1 if worker.builder.foreseen(name) else worker.builder.workers
+    while tried < count and (tried < least or time.monotonic() < limit):
+        listener(Progress("compile", tried, count, failed=sum(failed.values())))
+        rows, order = order[:together], order[together:]
+        some = {candidates.candidate(i): i for i in rows[: count - tried]}
+        spilled = list[Candidate]()
+        made = _made(
+            chain, candidates, worker, [*some], name, shifts, failed, results, limit, spilled
+        )
+        tried, together = tried + len(some), worker.builder.workers
         if made is not None:
             candidate, kernel = made
             plan, tiles = candidates.plan(candidate)
-            seconds = float(times[order[first + some.index(candidate)]])
             return Best(
                 plan,
                 tiles,
                 candidates.settings(candidate),
                 kernel,
                 Measured(None, None),
-                seconds,
-                first + len(some),
+                float(times[some[candidate]]),
+                tried,
                 len(candidates),
             )
+        if spilled:
+            order = _lighter(candidates, worker, order, [some[c] for c in spilled])
     return None
+
+
+def _lighter(
+    candidates: Candidates, worker: Worker, order: Sequence[int], spilled: Sequence[int]
+) -> Sequence[int]:
+    """The rows of `order` whose threads hold less than those of any row whose registers spilled;
+    all of them, if none of the next does."""
+    some = order[:AMONG]
+    rows = candidates.rows[[*spilled, *some]]
+    held = candidates.estimates(rows, worker.backend.held)
+    least = held[: len(spilled)].min()
+    left = [i for i, registers in zip(some, held[len(spilled) :], strict=True) if registers < least]
+    return [*left, *order[AMONG:]] if left else order
 
 
 def begin_ahead(
@@ -125,9 +145,11 @@ def _made(
     failed: Counter[str],
     results: Mapping[Candidate, Measured],
     limit: float,
+    spilled: list[Candidate],
 ) -> tuple[Candidate, Kernel] | None:
     """The first of `some` candidates that is fit for use, with its kernel; None if none is. From
-    the `limit` on (time.monotonic) it is the first that is built."""
+    the `limit` on (time.monotonic) it is the first that is built. Those that are not fit and whose
+    registers spill are added to `spilled`."""
     begun: dict[Candidate, Building] = {}
     for candidate in some:
         tried = results.get(candidate)
@@ -143,6 +165,8 @@ def _made(
     try:
         for candidate in _as_built(begun, worker.builder.longest, limit):
             kernel, why = _finished(begun[candidate], worker)
+            if why is not None and kernel is not None and kernel.resources.get("spills"):
+                spilled.append(candidate)
             if why is None:
                 plan, tiles = candidates.plan(candidate)
                 why = disproof(worker.tiled(chain), plan, tiles, shifts, SEED)

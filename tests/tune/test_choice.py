@@ -100,6 +100,50 @@ def test_what_is_refused_or_does_not_fit_is_counted_and_left(found) -> None:
     assert failed == {"it has no text": 2, "its registers spill": 3}
 
 
+class Spilling(Bench):
+    """Kernels spill whose tiles have more elements than a limit; threads hold a tile."""
+
+    def __init__(self, limit: float, knows: bool = True) -> None:
+        super().__init__()
+
+        def held(backend, plan, tiles, settings, device):
+            return tiles.prod(axis=1).astype(float) * knows
+
+        def unfit(backend, kernel, device, measured):
+            return "its registers spill" if kernel.resources["spills"] else None
+
+        self.backend = type("Backend", (type(INTERPRETED),), {"held": held, "unfit": unfit})()
+        begin = self.builder.begin
+
+        def spilling(chain, schedule, *rest):
+            building = begin(chain, schedule, *rest)
+            size = math.prod(schedule.tile(a.name) for a in chain.axes)
+            make = building.kernel
+            object.__setattr__(
+                building, "kernel",
+                lambda: replace(make(), resources={"spills": int(size > limit)}),
+            )  # fmt: skip
+            return building
+
+        object.__setattr__(self.builder, "begin", spilling)
+
+
+def size(best: Best | None) -> int:
+    assert best is not None
+    return math.prod(best.tiles.values())
+
+
+def test_what_holds_as_much_as_what_spilled_is_not_tried(found) -> None:
+    """The first ones by the model are all large; where nothing is known of that, all are tried."""
+    first, second, third, fourth = (math.prod(c[1:-1]) for c in ranked(found)[:4])
+    assert first > second == third > fourth
+    for knows, refused in ((True, 2), (False, 3)):
+        failed, bench = Counter[str](), Spilling(fourth, knows)
+        object.__setattr__(bench.builder, "workers", 1)
+        assert size(choose(found, bench, failed)) == fourth
+        assert failed == {"its registers spill": refused}
+
+
 def test_what_was_found_wrong_is_not_chosen(found) -> None:
     first, second = ranked(found)[:2]
     best = choose(found, Bench(), results={first: failure("its error is 1")})

@@ -99,6 +99,9 @@ class CpuBackend:
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
         return sequential(plan, tiles, settings, device)
 
+    def held(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
+        return np.zeros(len(tiles))
+
     def events(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device
     ) -> tuple[Floats, Floats]:

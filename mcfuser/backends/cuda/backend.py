@@ -24,9 +24,10 @@ from mcfuser.codegen import triton
 from mcfuser.codegen.cuda.cluster import recurrence_limits
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.device import Device
-from mcfuser.lowering.triton.instructions import multiplies_tf32
+from mcfuser.lowering.triton.instructions import HOPPER, multiplies_tf32
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.lowering.triton.planned import planned
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model import fitted
 from mcfuser.model.feasible import feasible, spills_too_much
 from mcfuser.model.occupancy import WARP, blocks_held
@@ -103,6 +104,13 @@ class CudaBackend:
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
         return fitted.predicted(*self.events(plan, tiles, settings, device), fitted.costs(device))
+
+    def held(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
+        made = TritonCandidates(
+            plan, tiles, warps(settings), settings["stages"], settings["combine"] == "last",
+            device.arch == HOPPER, tma=settings["tma"], dot=settings["dot"],
+        )  # fmt: skip
+        return made.registers
 
     def events(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

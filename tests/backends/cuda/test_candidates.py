@@ -127,3 +127,20 @@ def test_every_candidate_with_groups_has_a_kernel() -> None:
     for row in with_groups(found)[::7]:
         plan, tiles = found.plan(row)
         assert generate(plan.schedule(tiles), "kernel", found.settings(row)).gluon
+
+
+def test_what_threads_hold_grows_with_tiles_and_falls_with_warps() -> None:
+    found = candidates(PRODUCT)
+    plan, _ = found.plan(found.rows[0])
+    axes = [a.name for a in plan.program.chain.axes]
+    wanted = [(64, 128, 64), (128, 128, 64), (128, 256, 64)]
+    tiles = np.array([[dict(zip("mnk", t, strict=True))[a] for a in axes] for t in wanted])
+    rows = found.rows[[0, 0, 0]].copy()
+    rows[:, 1:-1] = tiles
+
+    def held(warps: int) -> np.ndarray:
+        which = next(i for i, s in enumerate(found.table.settings) if s.warps == warps)
+        columns = found.table.columns(np.full(3, which))
+        return CUDA.held(plan, tiles, columns, H200)
+
+    assert (np.diff(held(4)) > 0).all() and (held(8) < held(4)).all()
