@@ -23,7 +23,8 @@ _Passes = Callable[[], tvm.transform.Pass]
 
 def given_are_checked() -> tvm.transform.Pass:
     """A pass that marks the functions that get a parameter of a Relax function, or a view of one,
-    and those with extents that are known at run time only."""
+    and those with extents that are known at run time only: kernels assert that these are such as
+    they were made for."""
     return tvm.transform.module_pass(lambda module, _: _marked(module), opt_level=0)
 
 
@@ -60,9 +61,12 @@ def _marked(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def _found_later(function: tirx.PrimFunc) -> bool:
-    """Whether a function has an extent that is no number."""
-    shapes = (p.ty.shape for p in function.params if isinstance(p.ty, tirx.buffer.BufferType))
-    return any(not isinstance(extent, tirx.IntImm) for shape in shapes for extent in shape)
+    """Whether a function takes an extent, or an array that has one which is no number."""
+    kinds = [p.ty for p in function.params]
+    return not all(
+        isinstance(ty, tirx.buffer.BufferType) and all(isinstance(n, tirx.IntImm) for n in ty.shape)
+        for ty in kinds
+    )
 
 
 @relax.expr_functor.visitor

@@ -15,6 +15,7 @@ from mcfuser.codegen import arguments
 from mcfuser.codegen.arguments import CHECKED, given_are_checked
 from mcfuser.codegen.llvm import module
 from mcfuser.codegen.llvm.module import build_library
+from mcfuser.codegen.script import prim_func
 from mcfuser.codegen.tensorir import build
 from mcfuser.devices.cpu import probe_cpu
 
@@ -64,6 +65,15 @@ def test_so_is_what_has_extents_that_are_found_later() -> None:
     x, y = (tvm.te.placeholder((n, 4), "float32", name=name) for name in ("x", "y"))
     function = tvm.te.create_prim_func([x, y, tvm.te.compute(x.shape, lambda i, j: x[i, j])])
     assert marked(tvm.IRModule({"alone": function})) == {"alone"}
+    taking = prim_func(
+        "@T.prim_func(s_tir=True, private=True)\n"
+        "def taking(out: T.Buffer((4,), 'float32'), n_extent: T.int32):\n"
+        '    with T.sblock("root"):\n'
+        "        T.reads()\n"
+        "        T.writes(out[0:4])\n"
+        "        out[n_extent] = T.float32(1)\n"
+    )
+    assert marked(tvm.IRModule({"taking": taking})) == {"taking"}
 
 
 def test_only_these_have_code_that_checks() -> None:
