@@ -140,11 +140,16 @@ class _Writer:
         """What remains of a concatenation: copies of its parts that no kernel writes."""
         for part in self.flow.joined[var]:
             place = ArrayPlace(at.whole, at.start + part.start)
-            if (part.value, place) in self.found.copied and place not in self.done:
+            copied = self.found.copy(self.flow, part, place)
+            if copied is not None and place not in self.done:
                 self.done.add(place)
                 yield from self.allocated(at.whole)
-                copy = self.builder.add_func(self.copy(part.value, place), "copy_beside")
-                held = [self.arrays[at.whole], part.value]
+                copy = self.builder.add_func(self.copy(copied, place), "copy_beside")
+                seen = part.value
+                if extents(seen) != (shape := extents(copied)):
+                    seen = relax.Var(f"{var.name}_part", relax.TensorType(shape, str(var.ty.dtype)))
+                    yield relax.VarBinding(seen, relax.op.reshape(part.value, shape))
+                held = [self.arrays[at.whole], seen]
                 made = relax.call_tir_inplace(copy, held, [0], at.whole.ty)
                 yield relax.VarBinding(self.renewed(at.whole), made)
         if var.same_as(at.whole):

@@ -47,6 +47,11 @@ class ArrayPlaces:
     sliced: frozenset[relax.Var]
     copied: tuple[tuple[relax.Expr, ArrayPlace], ...]
 
+    def copy(self, flow: ValueFlow, part: JoinedPart, at: ArrayPlace) -> relax.Expr | None:
+        """What is copied to the place of a part, which may be another view of the same elements;
+        None where nothing is."""
+        return next((v for v, p in self.copied if p == at and flow.origin(v) == part.origin), None)
+
 
 @dataclass(frozen=True)
 class JoinedPart:
@@ -298,7 +303,7 @@ class _Layout:
             return
         begins = list[set[ArrayPlace]]()
         for part in self.flow.joined[joined]:
-            lies = [at for copy, at in self.copied if self.flow.origin(copy) == part.origin]
+            lies = [at for copy, at in self.copied if self._same(copy, part)]
             if (at := within(self.lying, part.origin)) is not None:
                 lies.append(at)
             begins.append({ArrayPlace(at.whole, at.start - part.start) for at in lies})
@@ -308,6 +313,11 @@ class _Layout:
             if _aligned(joined, first):
                 self.lying[joined] = first
                 return
+
+    def _same(self, copy: relax.Expr, part: JoinedPart) -> bool:
+        """Whether what is copied has the elements of a part, and no others."""
+        size = math.prod(extents(copy))
+        return self.flow.origin(copy) == part.origin and size == math.prod(extents(part.value))
 
     def found_by_all(self, value: relax.Var) -> bool:
         """Whether all that reads a value finds it where it lies."""

@@ -118,6 +118,32 @@ def test_what_no_kernel_writes_is_copied_in_once() -> None:
     assert sum(n.startswith("copy_beside") for n in names) == 1
 
 
+@pytest.mark.parametrize("shape", [(1, 2, WIDTH), (2, WIDTH)])
+def test_another_view_of_what_is_copied_is_copied_where_it_is_read_first(
+    shape: tuple[int, ...],
+) -> None:
+    """Whatever its dimensions are: the larger concatenation, which comes later, has the array."""
+
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        flat = model.emit(relax.op.reshape(x, (2 * WIDTH,)))
+        one, other = (model.emit(relax.op.reshape(v, shape)) for v in (x, flat))
+        first = model.emit(relax.op.concat([one, other], len(shape) - 2))
+        read, second = model.one([first], 1), model.join(x, x, model.one([x], 1))
+        return [model.one([model.join(second, read)], 2)]
+
+    made = check(Model(make), 1, 2, WIDTH)
+    assert calls(made, "concat") == 0
+
+
+def test_a_concatenation_that_has_more_of_a_copied_value_lies_elsewhere() -> None:
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        one = model.cut(x, 0, 1)
+        large = model.join(one, model.one([x], 1), x, x)
+        return [model.one([large], 1), model.one([model.join(x, x)], 1)]
+
+    check(Model(make), 1, 2, WIDTH)
+
+
 def test_a_tensor_that_is_joined_twice_lies_in_one_place_only() -> None:
     def make(model: Model, x: relax.Var) -> list[relax.Var]:
         kept = model.run([x], 2, 2)

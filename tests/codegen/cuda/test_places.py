@@ -73,7 +73,7 @@ class Memory:
         lies = self.found.lying.get(value)
         for part in parts:
             place = None if lies is None else ArrayPlace(lies.whole, lies.start + part.start)
-            copied = place is not None and (part.value, place) in self.found.copied
+            copied = place is not None and self.found.copy(self.flow, part, place) is not None
             if place is not None and copied and not self.at(part.value, place).any():
                 self.at(part.value, place)[:] = self.seen(part.value)
                 self.copied += 1
@@ -111,6 +111,32 @@ def test_what_reads_a_value_finds_it(data: st.DataObject) -> None:
             r for r in flow.readers_of(value) if not flow.launches(r) and r not in found.lying
         ]
         assert not outside or value in found.sliced or at.whole.same_as(value)
+
+
+def test_other_views_of_what_is_copied_are_copied_where_they_are_read_first() -> None:
+    """The smaller concatenation has the input and a view of it, where the larger one has the input
+    twice, and comes before it."""
+
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        view = model.emit(relax.op.reshape(x, (1, 2 * WIDTH)))
+        first = model.join(x, model.emit(relax.op.reshape(view, (1, 2, WIDTH))))
+        read, second = model.one([first], 1), model.join(x, x, model.one([x], 1))
+        return [model.one([model.join(second, read)], 2)]
+
+    flow, found = follow(Model(make))
+    small, large, *_ = flow.joined
+    assert found.lying[small].start == 0 and len(found.copied) == 2 and large in found.lying
+
+
+def test_a_part_of_what_is_read_is_no_copy_of_it() -> None:
+    """A concatenation begins as a larger one does, with more of the same value."""
+
+    def make(model: Model, x: relax.Var) -> list[relax.Var]:
+        one, both = model.cut(x, 0, 1), model.cut(x, 0, 2)
+        large = model.join(one, model.one([x], 1), x, x)
+        return [model.one([large], 1), model.one([model.join(both, x)], 1)]
+
+    follow(Model(make))
 
 
 def test_the_largest_concatenation_has_the_array() -> None:
