@@ -110,7 +110,8 @@ def _replacements(
                 n: match.shapes.get(n, chain.shape(n)) for n in (*chain.inputs, *chain.outputs)
             }
             starts = {n: match.starts[n] for n in chain.inputs if n in match.starts}
-            key = (tuned.key, tuple(physical.values()), tuple(starts.values()), tuple(starts))
+            begins = tuple(starts.get(n, 0) for n in chain.inputs)
+            key = (tuned.key, tuple(physical.values()), begins)
             if key not in shared:
                 name = f"{re.sub(r'[^A-Za-z0-9_]', '_', chain.name)}_{len(shared)}"
                 names = Names(*names_of(tuned, chain))

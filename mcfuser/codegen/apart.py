@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
+import tvm_ffi.libinfo
 from numpy.typing import NDArray
 from tvm import relax
+
+from mcfuser.codegen.bindings import beginning_with
 
 LARGE = 1 << 20
 """Constants of more bytes are kept apart: a kernel that reads so much takes far longer than the
@@ -32,6 +34,15 @@ MARK = b"mcfuser apart 1\n"
 _PAGE = 1 << 16  # a multiple of every system's page
 _ALIGNMENT = 64  # bytes
 _TEXT = Path(__file__).with_name("apart.c")
+
+
+Content = tuple[bytes, tuple[int, ...], str]
+"""A hash of a constant's bytes, its extents, and the type of its elements."""
+
+
+def content(octets: NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> Content:
+    """What a constant is: the same for equal ones."""
+    return hashlib.blake2b(octets.data).digest(), shape, dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +61,16 @@ class ApartConstants:
 
     constants: list[ApartConstant] = field(default_factory=list)
     size: int = 0
-    known: dict[tuple[object, ...], int] = field(default_factory=dict)
+    known: dict[Content, int] = field(default_factory=dict)
 
-    def number(self, octets: NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> int:
-        """The number of a constant of these bytes, extents and elements; equal ones have the
-        same."""
-        key = (hashlib.blake2b(octets.data).digest(), shape, dtype)
-        if key not in self.known:
-            self.known[key] = len(self.constants)
+    def number(self, content: Content, octets: NDArray[np.uint8]) -> int:
+        """The number of a constant of these bytes; equal ones have the same."""
+        if content not in self.known:
+            _, shape, dtype = content
+            self.known[content] = len(self.constants)
             self.constants.append(ApartConstant(octets, self.size, shape, dtype))
             self.size += -(-octets.nbytes // _ALIGNMENT) * _ALIGNMENT
-        return self.known[key]
+        return self.known[content]
 
     @property
     def digest(self) -> bytes:
@@ -100,6 +110,15 @@ class ApartConstants:
             file.write(MARK + self.digest + struct.pack("<Q", start))
 
 
+def export(executable: Any, library: Path, source: Path) -> None:
+    """Writes an executable as a library, with FUNCTION if the file of its C source is there."""
+    more: dict[str, Any] = {}
+    if source.exists():
+        include = f"-I{tvm_ffi.libinfo.find_include_path()}"
+        more = {"addons": [str(source)], "options": ["-O2", "-fvisibility=hidden", include]}
+    executable.export_library(str(library), **more)
+
+
 def set_apart(module: tvm.IRModule) -> tuple[tvm.IRModule, ApartConstants]:
     """The module whose functions ask FUNCTION for their large constants, and these.
 
@@ -116,14 +135,10 @@ def set_apart(module: tvm.IRModule) -> tuple[tvm.IRModule, ApartConstants]:
 def _asking(function: relax.Function, apart: ApartConstants) -> relax.Function:
     """The function, which begins by asking for its large constants."""
     mutator = _Apart(apart)
-    body = mutator.visit_expr(function).body
+    after = mutator.visit_expr(function)
     if not mutator.bindings:
         return function
-    asked = relax.BindingBlock(mutator.bindings)
-    return relax.Function(
-        function.params, relax.SeqExpr([asked, *body.blocks], body.body), function.ret_ty,
-        function.is_pure, function.attrs,
-    )  # fmt: skip
+    return beginning_with(after, mutator.bindings, function.params)
 
 
 @relax.expr_functor.mutator
@@ -146,9 +161,9 @@ class _Apart(relax.PyExprMutator):  # type: ignore[misc]
     def _variable(self, argument: relax.Expr) -> relax.Expr:
         if not isinstance(argument, tvm.ir.GenericConst) or _bytes(argument.value) <= LARGE:
             return argument
-        tensor = argument.value
+        tensor, octets = argument.value, _octets(argument.value)
         shape = tuple(int(n) for n in tensor.shape)
-        number = self.apart.number(octets(tensor), shape, str(tensor.dtype))
+        number = self.apart.number(content(octets, shape, str(tensor.dtype)), octets)
         if number not in self.variables:
             asked = relax.call_pure_packed(FUNCTION, relax.prim_value(number), ty_args=argument.ty)
             self.variables[number] = relax.Var(f"constant_{number}", argument.ty)
@@ -156,7 +171,7 @@ class _Apart(relax.PyExprMutator):  # type: ignore[misc]
         return self.variables[number]
 
 
-def octets(tensor: Any) -> NDArray[np.uint8]:
+def _octets(tensor: Any) -> NDArray[np.uint8]:
     """The bytes of a tensor on the host, not copied."""
     flat = tensor._create_view((_bytes(tensor),), "uint8")
     return np.asarray(np.from_dlpack(flat).view(np.uint8))

@@ -18,7 +18,7 @@ CHECKED = "mcfuser.checked"
 NAME = "mcfuser.arguments"
 """The name of TVM's lowering with `unchecked` behind it, once `register` has run."""
 _CALLS = "relax.call_tir"
-_Passes = Callable[[], tvm.transform.Pass]
+LoweringPasses = Callable[[], tvm.transform.Pass]
 
 
 def given_are_checked() -> tvm.transform.Pass:
@@ -39,7 +39,7 @@ def register() -> str:
     return NAME
 
 
-def _lowering() -> tuple[tvm.transform.Pass, _Passes, _Passes]:
+def _lowering() -> tuple[tvm.transform.Pass, LoweringPasses, LoweringPasses]:
     lower, host, device = tirx.get_tir_pipeline("default")
     return tvm.transform.Sequential([lower, unchecked()]), host, device
 

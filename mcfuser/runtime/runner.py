@@ -118,7 +118,7 @@ def by_function(machine: VirtualMachine, run: Run) -> dict[str, tuple[float, flo
             return
         took = now - begun.pop()
         begun[:] = [start + took for start in begun]  # a caller's own time alone is its
-        name = MACHINE if name.startswith("vm.") or name == GIVES else name
+        name = MACHINE if _is_machine(name) else name
         seconds[name] = seconds.get(name, 0.0) + took
         calls[name] += 1
 
@@ -129,6 +129,11 @@ def by_function(machine: VirtualMachine, run: Run) -> dict[str, tuple[float, flo
     finally:
         machine.set_instrument(None)
     return {n: (seconds[n] / FUNCTION_RUNS, calls[n] / FUNCTION_RUNS) for n in seconds}
+
+
+def _is_machine(function: str) -> bool:
+    """Whether a function that a machine calls is a part of what the machine does itself."""
+    return function.startswith("vm.") or function == GIVES
 
 
 def _on_device(inputs: Sequence[NDArray[np.generic]], device: Any) -> list[Any]:
@@ -195,7 +200,7 @@ class Marks:
 
     def add(self, stream: int, name: str, before: bool) -> None:
         """Puts an event on the stream, where a function begins or has ended."""
-        if name.startswith("vm.") or name == GIVES:
+        if _is_machine(name):
             return
         if not self._events:
             self._put(stream)  # so that two events have nothing between

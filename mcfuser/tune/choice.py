@@ -98,7 +98,7 @@ def chosen(
                 tried,
                 len(candidates),
             )
-        if spilled:
+        if spilled and tried < count:
             order = _lighter(candidates, worker, order, [some[c] for c in spilled])
     return None
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.runtime.vm import VirtualMachine
 
-from mcfuser.codegen.apart import FUNCTION, LARGE, MARK, ApartConstants
+from mcfuser.codegen.apart import FUNCTION, LARGE, MARK, ApartConstants, content
 from mcfuser.codegen.llvm.module import build_library
 from mcfuser.devices.cpu import probe_cpu
 
@@ -138,7 +138,11 @@ static int told(TVMFFIObjectHandle object) {
 def copying(folder: Path, *arrays: NDArray[np.generic], before: str = "") -> Path:
     """A library that gives `x`, which is on a device, and constants that are copied there."""
     apart, builder = ApartConstants(), relax.BlockBuilder()
-    numbers = [apart.number(a.reshape(-1).view("u1"), a.shape, str(a.dtype)) for a in arrays]
+    flat = [a.reshape(-1).view("u1") for a in arrays]
+    numbers = [
+        apart.number(content(octets, a.shape, str(a.dtype)), octets)
+        for a, octets in zip(arrays, flat, strict=True)
+    ]
     x = relax.Var("x", relax.TensorType(SHAPE, "float32"))
     with builder.function("main", [x]):
         asked = [

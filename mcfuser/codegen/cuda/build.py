@@ -49,6 +49,7 @@ def main() -> None:
     import tvm
 
     from mcfuser.codegen import arguments
+    from mcfuser.codegen.apart import export
     from mcfuser.codegen.cuda import dependent
     from mcfuser.codegen.cuda.rest import FUSED, pipeline
 
@@ -62,20 +63,7 @@ def main() -> None:
         executable = tvm.compile(
             module, target=target, relax_pipeline=pipeline(target), tir_pipeline=lowering
         )
-    _export(executable, folder)
-
-
-def _export(executable: Any, folder: Path) -> None:
-    """Writes module.so, with the function in it that gives the constants behind it, if any are to
-    be."""
-    import tvm_ffi.libinfo
-
-    source = folder / "apart.c"
-    more: dict[str, Any] = {}
-    if source.exists():
-        include = f"-I{tvm_ffi.libinfo.find_include_path()}"
-        more = {"addons": [str(source)], "options": ["-O2", "-fvisibility=hidden", include]}
-    executable.export_library(str(folder / "module.so"), **more)
+    export(executable, folder / "module.so", folder / "apart.c")
 
 
 def _know_frames_of_imports() -> None:
@@ -173,6 +161,7 @@ def _asking(main: Any, numbers: Mapping[str, int]) -> Any:
     from tvm import relax
 
     from mcfuser.codegen.apart import FUNCTION
+    from mcfuser.codegen.bindings import beginning_with
 
     own = [v for v in main.params if v.name not in numbers]
     asked = [
@@ -185,8 +174,7 @@ def _asking(main: Any, numbers: Mapping[str, int]) -> Any:
         for v in main.params
         if v.name in numbers
     ]
-    body = relax.SeqExpr([relax.BindingBlock(asked), *main.body.blocks], main.body.body)
-    return relax.Function(own, body, main.ret_ty, main.is_pure, main.attrs)
+    return beginning_with(main, asked, own)
 
 
 def _constant(folder: Path, name: str, dtype: str) -> Any:

@@ -6,19 +6,17 @@ next kernel may start as their blocks end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
 from mcfuser.codegen import arguments
+from mcfuser.codegen.arguments import LoweringPasses
 from mcfuser.codegen.cuda.build import DEPENDENT
 
 NAME = "mcfuser.dependent"
 """The name of the lowering, once `register` has run."""
 _PARAMETERS = "tirx.kernel_launch_params"
-_Passes = Callable[[], tvm.transform.Pass]
 
 
 def register() -> str:
@@ -36,7 +34,7 @@ def dependent(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     return kernel.with_body(body).with_attr(_PARAMETERS, [DEPENDENT, *kernel.attrs[_PARAMETERS]])
 
 
-def _lowering() -> tuple[tvm.transform.Pass, _Passes, _Passes]:
+def _lowering() -> tuple[tvm.transform.Pass, LoweringPasses, LoweringPasses]:
     """The passes for functions with schedules, then `dependent`; what makes its passes for the
     host's functions, and for the device's."""
     lower, host, device = tirx.get_tir_pipeline(arguments.register())

@@ -7,7 +7,6 @@ which brings the runtime along and stands in for the driver where the machine ha
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import mmap
@@ -19,11 +18,12 @@ from typing import Any
 
 import numpy as np
 import tvm
+from numpy.typing import NDArray
 from tvm import relax
 
 from mcfuser.chain import BYTES, NO_STARTS
 from mcfuser.codegen import apart
-from mcfuser.codegen.apart import ApartConstants
+from mcfuser.codegen.apart import ApartConstants, Content, content
 from mcfuser.codegen.cuda.build import MAP
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.kernel import SourceKernel
@@ -128,7 +128,7 @@ def launcher_text(
     own = [w for w in source.workspace if not w.zero]
     names |= {w.name: f"w{i}" for i, w in enumerate(own)}
     first = {t: n * BYTES[source.dtype_of[t]] for t, n in starts.items()}
-    data = {t: _data(p, first.get(t, 0)) for t, p in names.items()}
+    data = {t: _at_byte(f"{p}.data", first.get(t, 0)) for t, p in names.items()}
     return "\n".join(
         [
             "@T.prim_func(s_tir=True, private=True)",
@@ -147,17 +147,15 @@ def _allocation(w: Workspace) -> str:
     return f"T.alloc_buffer(({w.size},), {w.dtype!r})"
 
 
-def _data(parameter: str, start: int) -> str:
-    """The address of a parameter's byte `start`."""
-    data = f"{parameter}.data"
-    return f"T.handle_add_byte_offset({data}, {start})" if start else data
+def _at_byte(address: str, start: int) -> str:
+    """The address of the byte `start` behind an address."""
+    return f"T.handle_add_byte_offset({address}, {start})" if start else address
 
 
 def _lines(launch: Launch, binary: Binary, data: Mapping[str, str]) -> list[str]:
     """The tensor maps, which last until the function ends, and the call, given the addresses of all
-    arrays. The two zeros are Triton's
-    scratch pointers, which it has no use for; what follows are the launch parameters of
-    `build.TAGS`."""
+    arrays. The two zeros are Triton's scratch pointers, which it has no use for; what follows are
+    the launch parameters of `build.TAGS`."""
     lines: list[str] = []
     arguments = [data[t] for t in launch.arguments]
     for i, m in enumerate(launch.maps):
@@ -177,15 +175,13 @@ def _described(m: TensorMap, base: str) -> str:
     """What the driver is told of a tensor map: dimensions, innermost first, strides in bytes, the
     box and its steps."""
     size = BYTES[m.dtype]
-    if m.start:
-        base = f"T.handle_add_byte_offset({base}, {m.start})"
     numbers = [
         *reversed(m.shape), *(n * size for n in reversed(m.strides[:-1])), *reversed(m.part),
         *(1 for _ in m.box),
     ]  # fmt: skip
     facts = f"descriptor_dtype={m.dtype!r}, rank={len(m.box)}"
     facts += f", swizzle={SWIZZLES.index(m.swizzle)}, l2_promotion={L2_LINE}"
-    return f"{base}, {', '.join(map(str, numbers))}, {facts}"
+    return f"{_at_byte(base, m.start)}, {', '.join(map(str, numbers))}, {facts}"
 
 
 Attached = CubinKernel | SourceKernel
@@ -260,10 +256,10 @@ def _write(
     light, constants = lift_constants(module)
     (folder / "module.json").write_text(tvm.ir.save_json(light))
     behind = ApartConstants()
-    numbers = {name: _number(behind, constants[name]) for name in _apart(light, constants)}
+    numbers = {n: _number(behind, constants[n]) for n in _apart(light, constants)}
     if numbers:
         (folder / "apart.c").write_text(behind.source(copied=True))
-    inside = {name: array for name, array in constants.items() if name not in numbers}
+    inside = {n: constant.array for n, constant in constants.items() if n not in numbers}
     for constant, array in inside.items():
         stored = array.view(np.uint16) if str(array.dtype) == "bfloat16" else array
         np.save(folder / f"{constant}.npy", stored, allow_pickle=False)
@@ -287,25 +283,33 @@ def _write(
     return behind
 
 
-def _apart(module: tvm.IRModule, constants: Mapping[str, Any]) -> list[str]:
+def _apart(module: tvm.IRModule, constants: Mapping[str, LiftedConstant]) -> list[str]:
     """Which of the constants that `main` takes are to be behind the library: the large ones of many
     bytes in all, but for those that it returns, to which its caller may write. A module without
     inputs has none, as these say on which device it runs."""
     main = module["main"]
     results = main.body.body.fields if isinstance(main.body.body, relax.Tuple) else [main.body.body]
     returned = {v.name for v in results if isinstance(v, relax.Var)}
-    if len(main.params) == len(constants) or sum(a.nbytes for a in constants.values()) < APART:
+    sizes = {n: constant.array.nbytes for n, constant in constants.items()}
+    if len(main.params) == len(constants) or sum(sizes.values()) < APART:
         return []
-    return [n for n, a in constants.items() if a.nbytes > apart.LARGE and n not in returned]
+    return [n for n, size in sizes.items() if size > apart.LARGE and n not in returned]
 
 
-def _number(among: ApartConstants, array: Any) -> int:
+def _number(among: ApartConstants, constant: LiftedConstant) -> int:
     """The number of a constant among those that are kept apart."""
-    octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return among.number(octets, tuple(array.shape), str(array.dtype))
+    return among.number(constant.content, _octets(constant.array))
 
 
-def lift_constants(module: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class LiftedConstant:
+    """The array of a large constant, and what tells it from others."""
+
+    array: Any
+    content: Content
+
+
+def lift_constants(module: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, LiftedConstant]]:
     """The module with its large constants as last parameters of `main`, and these by name.
 
     Functions that `main` calls take theirs from it; what several of them have is there once.
@@ -329,7 +333,7 @@ def lift_constants(module: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, Any]]:
     parameters = tuple(lifter.parameters.values())
     functions[module.get_global_var("main")] = _with_parameters(main, parameters)
     light = tvm.IRModule(functions, attrs=module.attrs)
-    return light, {v.name: lifted.arrays[v.name] for v in parameters}
+    return light, {v.name: lifted.constants[v.name] for v in parameters}
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,19 +356,23 @@ class _Lifted:
     """The large constants of a module by the names of their parameters; `taken` are other names."""
 
     taken: set[str]
-    arrays: dict[str, Any] = field(default_factory=dict)
-    names: dict[object, str] = field(default_factory=dict)
+    constants: dict[str, LiftedConstant] = field(default_factory=dict)
+    names: dict[Content, str] = field(default_factory=dict)
 
     def name(self, array: Any) -> str:
         """The name of a constant; equal ones have the same."""
-        octets = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data).digest()
-        key = (octets, array.shape, str(array.dtype))
+        key = content(_octets(array), tuple(array.shape), str(array.dtype))
         if key not in self.names:
-            name = f"constant_{len(self.arrays)}"
+            name = f"constant_{len(self.constants)}"
             while name in self.taken:
                 name += "_"
-            self.names[key], self.arrays[name] = name, array
+            self.names[key], self.constants[name] = name, LiftedConstant(array, key)
         return self.names[key]
+
+
+def _octets(array: Any) -> NDArray[np.uint8]:
+    """The bytes of an array."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 @relax.expr_functor.mutator

@@ -9,12 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import tvm
-import tvm_ffi.libinfo
 from tvm import relax
 from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
 from mcfuser.codegen import arguments
-from mcfuser.codegen.apart import set_apart
+from mcfuser.codegen.apart import export, set_apart
 from mcfuser.codegen.arguments import given_are_checked
 from mcfuser.codegen.llvm import rest
 from mcfuser.codegen.llvm.recurrence import recurrences
@@ -38,13 +37,9 @@ def build_library(module: tvm.IRModule, device: Device) -> mmap.mmap:
         path, source = Path(folder) / "module.so", Path(folder) / "apart.c"
         if apart.constants:
             source.write_text(apart.source())
-            include = f"-I{tvm_ffi.libinfo.find_include_path()}"
-            executable.export_library(
-                str(path), addons=[str(source)], options=["-O2", "-fvisibility=hidden", include]
-            )
+        export(executable, path, source)
+        if apart.constants:
             apart.append(path)
-        else:
-            executable.export_library(str(path))
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 

@@ -214,11 +214,11 @@ def test_missing_packages_are_named(
 def test_large_constants_travel_apart_and_come_back(compiled: tuple[TritonSource, Binary]) -> None:
     module = module_with(*compiled)
     light, constants = cuda_module.lift_constants(module)
-    assert [a.shape for a in constants.values()] == [(2, 256, 128)]
+    assert [c.array.shape for c in constants.values()] == [(2, 256, 128)]
     assert len(light["main"].params) == 4
     assert len(tvm.ir.save_json(light)) < len(tvm.ir.save_json(module)) / 2
     bound = relax.transform.BindParams(
-        "main", {n: tvm.runtime.tensor(a) for n, a in constants.items()}
+        "main", {n: tvm.runtime.tensor(c.array) for n, c in constants.items()}
     )(light)
     tvm.ir.assert_structural_equal(bound["main"], module["main"])
 
@@ -297,7 +297,7 @@ def test_functions_take_their_large_constants_from_main() -> None:
         first = builder.emit(relax.Call(callees[0], [x]))
         builder.emit_func_output(builder.emit(relax.Call(callees[1], [first])))
     light, constants = cuda_module.lift_constants(relax.transform.Normalize()(builder.finalize()))
-    assert [a.shape for a in constants.values()] == [(1 << 15,)]
+    assert [c.array.shape for c in constants.values()] == [(1 << 15,)]
     assert [len(light[name].params) for name in ("one", "two", "main")] == [2, 2, 2]
     relax.analysis.well_formed(light)
     assert len(tvm.ir.save_json(light)) < weight.value.numpy().nbytes
