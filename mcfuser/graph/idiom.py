@@ -10,6 +10,7 @@ from tvm.relax.dpl import DFPattern, is_op, wildcard
 from mcfuser.graph.convolution import convolutions, transposed_convolutions
 from mcfuser.graph.dataflow import array, extents
 from mcfuser.graph.groups import norms_of_groups
+from mcfuser.graph.halves import halves_apart
 from mcfuser.graph.matching import Matches, rewritten
 from mcfuser.graph.pooling import poolings
 
@@ -113,6 +114,7 @@ def _row(value: relax.Expr, extent: int) -> relax.Expr | None:
 
 _REWRITES = (
     _powers,
+    halves_apart,
     norms_of_groups,
     _softmax,
     _layer_norm,

@@ -47,9 +47,14 @@ AXES = 8
 look at them takes a minute."""
 PIECES = 5
 """Chains of more pieces than this have too many cuts to ask the model about each."""
+FEW = 3
+"""Pieces whose cuts the model is asked about even where time is short: there are two between the
+ends, and the better one is often by far the best of all, as that of a gated block is which leaves
+its last product alone."""
 
 Cuts = Literal["all", "ends", "unfused"]
-"""Which cuts of a chain may be tuned: all, the whole chain and the unfused cut, or this alone."""
+"""Which cuts of a chain may be tuned: all, the whole chain and the unfused cut, or this alone. Of
+few pieces (FEW), `ends` are all cuts, too."""
 TunePiece = Callable[[Chain], Tuned]
 """Tunes a chain; raises NoCandidate."""
 PredictSeconds = Callable[[Chain], float]
@@ -200,8 +205,8 @@ def decide(
         limit = fused.seconds * SURE if fused is not None else math.inf
         unfused = _tuned_cover(chain, unfused_at, search, limit, reasons)
     covers = [c for c in (fused, unfused) if c is not None]
-    asked = covers and cuts == "all"
-    between = _predicted_best(chain, unfused_at, covers, predict) if asked else None
+    asked = covers and (cuts == "all" or (cuts == "ends" and len(unfused_at) <= FEW))
+    between = _predicted_best(chain, device, unfused_at, covers, predict) if asked else None
     if between is not None:
         limit = min(c.seconds for c in covers) * SURE
         made = _tuned_cover(chain, between, search, limit, reasons)
@@ -283,9 +288,14 @@ def _tuned_cover(
 
 
 def _predicted_best(
-    chain: Chain, unfused_at: Cut, covers: Sequence[Cover], predict: PredictSeconds
+    chain: Chain,
+    device: Device,
+    unfused_at: Cut,
+    covers: Sequence[Cover],
+    predict: PredictSeconds,
 ) -> Cut | None:
-    """The intermediate cut with the least predicted time; None where it is not expected to win.
+    """The intermediate cut with the least predicted time; None where it is not expected to win, or
+    takes longer at least than the best of the tuned `covers`, and the model need not be asked.
 
     The model is taken to be wrong by the factor by which it was for the best of the tuned `covers`.
     """
@@ -293,9 +303,14 @@ def _predicted_best(
         return None
 
     tuned = min(covers, key=lambda c: c.seconds)
+    cuts = {where: pieces(chain, where) for where in intermediate_cuts(unfused_at)}
     predictions = {
-        where: _predicted(pieces(chain, where), predict) for where in intermediate_cuts(unfused_at)
+        where: _predicted(chains, predict)
+        for where, chains in cuts.items()
+        if least(chains, device) < tuned.seconds
     }
+    if not predictions:
+        return None
     best = min(predictions, key=predictions.__getitem__)
     error = tuned.seconds / max(_predicted(tuned.chains, predict), 1e-30)
     return best if error * predictions[best] < tuned.seconds else None

@@ -174,8 +174,19 @@ def test_an_intermediate_cut_is_tuned_where_the_model_expects_it_to_win() -> Non
     assert made.reason == "2 kernels are kept: fused takes 1.25x their time, measured"
     assert made.fused_seconds == pytest.approx(4e-6)
     assert made.unfused_seconds == pytest.approx(6e-6)
-    made = bench.decide(SMALL, cuts="ends")
-    assert bench.compared == [1, 3] and made.kept is not None and made.kept.cut == (7,)
+    assert bench.decide(SMALL, cuts="ends").kept == made.kept
+    alone = bench.decide(SMALL, cuts="unfused").kept
+    assert alone is not None and alone.cut == (2, 3, 2)
+
+
+def test_the_model_is_not_asked_about_a_cut_that_takes_longer_at_least() -> None:
+    """What two kernels store of long scores and load again takes more time than one kernel."""
+    apart = {(2, "X"): 9e-3, (3, "U"): 1e-6, (2, "O"): 1e-6}
+    for whole, asked in ((300e-6, False), (8e-3, True)):
+        bench = Bench({(7, "O"): whole, **apart})
+        made = bench.decide(LONG)
+        assert made.kept is not None and made.kept.cut == (7,)
+        assert (5 in {len(p) for p in bench.predicted}) == asked
 
 
 @pytest.mark.parametrize(("count", "cuts"), [(5, range(2, 5)), (6, ())])
