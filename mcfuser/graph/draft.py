@@ -227,14 +227,15 @@ def _padded_input(
 def laid_out(
     source: DraftInput, dims: tuple[int, ...], sizes: Mapping[int, int]
 ) -> NDArray[np.generic]:
-    """The array of a constant, dense, with the dimensions `dims`."""
+    """A view of the array of a constant with the dimensions `dims`. Chains are lifted to be priced,
+    most of them for nothing else: what holds the elements is made when a chain is installed."""
     assert source.array is not None
     flat = np.ascontiguousarray(source.array).reshape(-1)[source.offset :]
     strides = tuple(source.layout[a] * flat.itemsize for a in dims)
     shape = tuple(sizes[a] for a in dims)
     if not dims:
         return flat[:1]  # an input has a dimension at least
-    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat, shape, strides))
+    return np.lib.stride_tricks.as_strided(flat, shape, strides, writeable=False)
 
 
 # --- merging --------------------------------------------------------------------------------

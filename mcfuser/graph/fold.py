@@ -23,6 +23,7 @@ from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.refusal import ort_reason
 from mcfuser.graph.session import session
 from mcfuser.graph.sizes import inferred_shapes
+from mcfuser.graph.unread import unread_weights, with_weights_as_inputs, with_weights_back
 from mcfuser.graph.weights import OnnxArray, OnnxModel, gathered, stored
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,13 @@ def fold(model: OnnxModel) -> OnnxModel:
 
     Raises ModelError where onnxruntime refuses the model.
     """
+    unread = unread_weights(model)
+    if not unread:
+        return _folded(model)
+    return with_weights_back(_folded(with_weights_as_inputs(model, unread)), model, unread)
+
+
+def _folded(model: OnnxModel) -> OnnxModel:
     types = [v.type.tensor_type.elem_type for v in model.proto.graph.input]
     types += [w.data_type for w in model.proto.graph.initializer]
     if any(t in _NARROW for t in types):  # onnxruntime would widen these operators on a CPU

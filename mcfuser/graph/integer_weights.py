@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 
 from mcfuser.graph.messages import inside
 from mcfuser.graph.tensors import tensor_over
+from mcfuser.graph.unread import with_weights_as_inputs
 from mcfuser.graph.weights import (
     NARROW_TYPES,
     OnnxArray,
@@ -48,16 +49,7 @@ def without_integer_weights(model: OnnxModel) -> tuple[OnnxModel, dict[str, Onnx
     held = {w.name: model.array(w) for w in kept if readers.multiplied(w)}
     if not held:
         return model, {}
-    made = onnx.ModelProto()
-    made.CopyFrom(model.proto)
-    others = [w for w in made.graph.initializer if w.name not in held]
-    inputs = [
-        helper.make_tensor_value_info(w.name, w.data_type, w.dims) for w in kept if w.name in held
-    ]
-    del made.graph.initializer[:]
-    made.graph.initializer.extend(others)
-    made.graph.input.extend(inputs)
-    return OnnxModel(made, {n: a for n, a in model.weights.items() if n not in held}), held
+    return with_weights_as_inputs(model, held.keys()), held
 
 
 def with_integer_weights(module: tvm.IRModule, held: Mapping[str, OnnxArray]) -> tvm.IRModule:

@@ -22,6 +22,7 @@ from mcfuser.chain.recurrence import NO_RECURRENCES, RecurrenceLimits
 from mcfuser.errors import ModelError
 from mcfuser.graph.bind import bind
 from mcfuser.graph.branches import combine_branches
+from mcfuser.graph.common import common_values
 from mcfuser.graph.constant_part import with_constants
 from mcfuser.graph.contraction import einsums
 from mcfuser.graph.convert import CONVERTERS
@@ -345,15 +346,11 @@ def _simplify(module: tvm.IRModule) -> tvm.IRModule:
     module["main"] = calls_rewritten(module["main"], {"relax.take"}, _clipped)
     module["main"] = calls_rewritten(module["main"], {"relax.split"}, _sliced)
     module = precomputed(module)
-    passes = [
-        relax.transform.CanonicalizeBindings(),
-        relax.transform.EliminateCommonSubexpr(),
-        relax.transform.DeadCodeElimination(["main"]),
-    ]
+    live = relax.transform.DeadCodeElimination(["main"])
     with refused("TVM cannot simplify the model"):
-        module = tvm.transform.Sequential(passes)(with_constants(module))
-    module = rewrite_idioms(module)
-    return relax.transform.DeadCodeElimination(["main"])(module)
+        module = relax.transform.CanonicalizeBindings()(with_constants(module))
+        module = live(common_values(module))
+    return live(rewrite_idioms(module))
 
 
 def _input_port(value: onnx.ValueInfoProto) -> ModelPort:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import tvm
 from tvm import relax
 
@@ -30,7 +29,7 @@ from mcfuser.graph.precision import (
     types,
 )
 from mcfuser.graph.tensors import lowest_number, numpy_dtype, tensor_over
-from mcfuser.graph.weights import aligned
+from mcfuser.graph.weights import aligned_copy
 
 NO_PRODUCTS = "it multiplies no float32 matrices"
 
@@ -194,9 +193,8 @@ class _Writing:
         assert values is not None
         at = (values.ctypes.data, values.shape)
         if at not in self.constants:
-            kind = numpy_dtype(self.narrow)
-            with np.errstate(over="ignore", under="ignore"):
-                self.constants[at] = relax.const(tensor_over(aligned(values.astype(kind))))
+            made = aligned_copy(values, numpy_dtype(self.narrow))
+            self.constants[at] = relax.const(tensor_over(made))
         return self.constants[at]
 
     def _emit(self, value: relax.Expr, name: str | None = None, kept: bool = False) -> relax.Var:

@@ -81,8 +81,11 @@ def fits(constant: NDArray[np.generic], narrow: str) -> bool:
     """Whether a type has numbers near those of a float32 constant: no finite one is beyond its
     largest number, and the constant does not vanish as a whole below its smallest normal one."""
     kind = ml_dtypes.finfo(narrow)  # type: ignore[no-untyped-call]
-    magnitudes = np.abs(constant[np.isfinite(constant)])
-    largest = float(magnitudes.max(initial=0.0))
+    least, most = float(constant.min(initial=0.0)), float(constant.max(initial=0.0))
+    if not (np.isfinite(least) and np.isfinite(most)):
+        finite = constant[np.isfinite(constant)]
+        least, most = float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
+    largest = max(-least, most)
     return largest == 0 or float(kind.smallest_normal) <= largest <= float(kind.max)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import warnings
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -28,7 +29,7 @@ from mcfuser.graph.load import load
 from mcfuser.graph.read import parse, read
 from mcfuser.graph.session import session
 from mcfuser.graph.tensors import array_over, tensor_over
-from mcfuser.graph.weights import OnnxModel, aligned
+from mcfuser.graph.weights import ALIGNMENT, OnnxModel, aligned, aligned_copy
 from tests.support.nets import Net
 from tests.support.paths import FIXTURES
 
@@ -371,6 +372,21 @@ def test_a_tensor_has_the_array_s_bytes(dtype: type) -> None:
         back = array_over(tensor)
         assert back.dtype == one.dtype and not back.flags.writeable
         np.testing.assert_array_equal(back.astype(np.float64), one.astype(np.float64))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4096])
+def test_a_large_copy_is_rounded_as_numpy_rounds(rows: int) -> None:
+    """Whichever thread writes a part of it; nobody is warned of what is too large."""
+    given = np.random.default_rng(0).standard_normal((rows, 4096), np.float32) * 1e4
+    given[0, :3] = 1e9, -1e9, 1e-9
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = aligned_copy(given, np.dtype(np.float16))
+        turned = aligned_copy(given.T)
+    with np.errstate(over="ignore", under="ignore"):
+        assert (made.view(np.uint16) == given.astype(np.float16).view(np.uint16)).all()
+    assert (turned == given.T).all() and turned.flags.c_contiguous
+    assert made.ctypes.data % ALIGNMENT == turned.ctypes.data % ALIGNMENT == 0
 
 
 def test_an_aligned_array_is_shared_and_any_other_copied_once() -> None:
