@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import suppress
+from functools import cache
 
 import numpy as np
 
@@ -162,14 +163,21 @@ def _made(
             )
         except Illegal as illegal:
             failed[str(illegal)] += 1
+
+    @cache
+    def wrong(candidate: Candidate) -> str | None:
+        plan, tiles = candidates.plan(candidate)
+        return disproof(worker.tiled(chain), plan, tiles, shifts, SEED)
+
+    first = next(iter(begun), None)
+    if first is not None and not begun[first].done.done():
+        wrong(first)  # while it is compiled: most often it is the one that is chosen
     try:
         for candidate in _as_built(begun, worker.builder.longest, limit):
             kernel, why = _finished(begun[candidate], worker)
             if why is not None and kernel is not None and kernel.resources.get("spills"):
                 spilled.append(candidate)
-            if why is None:
-                plan, tiles = candidates.plan(candidate)
-                why = disproof(worker.tiled(chain), plan, tiles, shifts, SEED)
+            why = wrong(candidate) if why is None else why
             if why is None and kernel is not None:
                 return candidate, kernel
             failed[str(why)] += 1
