@@ -36,12 +36,15 @@ VECTOR = 16
 def merged(chain: Chain) -> Chain:
     """The chain with one axis in place of several that are together a side of a matrix product,
     where none of them is tiled well alone; of its depth all but the longest, where what is summed
-    does not lie side by side, or all but what does, where that is tiled well.
+    does not lie side by side, or all but what does, where that is tiled well. Groups of channels
+    are merged with the channels of each, too, where a map reads numbers of groups.
 
     It computes the same elements of the same arrays. The merged axis has the name of the first one.
     """
     for group in _groups(chain):
         chain = _along_one(chain, group)
+    for group in _grouped(chain):
+        chain = _along_one(_repeated(chain, group), group)
     return chain
 
 
@@ -96,6 +99,55 @@ def _groups(chain: Chain) -> Iterator[tuple[str, ...]]:
                 if len(ordered) > 1 and _short(chain, ordered):
                     taken |= {*ordered}
                     yield ordered
+
+
+def _grouped(chain: Chain) -> Iterator[tuple[str, str]]:
+    """The two innermost axes of a map's result, if the inner one is not tiled well alone and some
+    input has the outer one without it; they lie side by side wherever both are."""
+    o, *others = chain.operators
+    group = _ordered(chain, o.axes, None)[-2:]
+    if others or o.reduce != "none" or len(group) < 2:
+        return
+    if not all(isinstance(chain.extent(a), int) and _plain(chain, a) for a in group):
+        return
+    outer, inner = group
+    size, lacking = chain.size(inner), False
+    having = {r.tensor: [i.plain for i in r.indices] for r in sources(o)} | {o.out: [*o.axes]}
+    for name, names in having.items():
+        strides = dict(zip(names, strides_of(chain, name), strict=True))
+        far, near = strides.get(outer), strides.get(inner)
+        if chain.tensor(name).padding:
+            return
+        if isinstance(far, int) and isinstance(near, int):
+            if far != size * near:
+                return
+        elif far is not None and near is not None:
+            return
+        lacking |= far is not None and near is None
+    if lacking and size % ALONE and chain.size(outer) * size % ALONE == 0:
+        yield outer, inner
+
+
+def _repeated(chain: Chain, group: tuple[str, str]) -> Chain:
+    """The map whose inputs that have one of two axes have the other one, too, along which they do
+    not vary."""
+    (o,), lacking = chain.operators, dict[str, str]()
+    for r in sources(o):
+        missing = [a for a in group if a not in axes(r)]
+        if len(missing) == 1:
+            lacking[r.tensor] = missing[0]
+
+    def leaf(node: Read | Index) -> Expr:
+        if not isinstance(node, Read) or node.tensor not in lacking:
+            return node
+        return Read(node.tensor, (*node.indices, axis(lacking[node.tensor])))
+
+    def repeated(t: Tensor) -> Tensor:
+        strides = (*strides_of(chain, t.name), 0)
+        return replace(t, shape=(*t.shape, lacking[t.name]), strides=strides)
+
+    tensors = tuple(repeated(t) if t.name in lacking else t for t in chain.tensors)
+    return replace(chain, tensors=tensors, operators=(rewritten(o, leaf),))
 
 
 def _alone(chain: Chain, read: Read, depth: Sequence[str]) -> str | None:

@@ -25,6 +25,8 @@ from mcfuser.graph.views import (
     within,
 )
 
+TRANSPOSED = "it combines a value with its own transpose"
+
 
 @dataclass(frozen=True, slots=True)
 class ChainValue:
@@ -107,20 +109,33 @@ def unify(s: Attempt, pairs: Callable[[], Iterable[tuple[Axes, Axes]]]) -> None:
 
 
 def _different(s: Attempt, one: Axes, two: Axes) -> tuple[int, int] | None:
-    """The innermost pair of axes that differ; None where the rows are the same."""
-    for (a, _), (b, _) in zip(reversed(one), reversed(two), strict=False):
-        if a == b:
-            continue
-        sizes = s.draft.sizes
-        large, small = (a, b) if sizes[a] > sizes[b] else (b, a)
-        if sizes[a] == sizes[b]:
-            return a, b
-        if sizes[large] % sizes[small]:
-            raise Unliftable("two values cut a dimension into parts that do not divide each other")
-        raise Straddle(large, sizes[small])
-    if len(one) != len(two):
-        raise Unliftable("a value varies along a part of a dimension alone")
+    """The innermost pair of axes for the same positions that differ; None where there is none. A
+    row may lack axes, where its value does not vary along a part of the dimension."""
+    sizes = s.draft.sizes
+    for a, inner in reversed(one):
+        for b, other in reversed(two):
+            if a == b and inner != other:
+                raise Unliftable(TRANSPOSED)
+            end, far = inner * sizes[a], other * sizes[b]
+            if a == b or end <= other or far <= inner:
+                continue
+            if inner == other and end == far:
+                return a, b
+            raise _straddled((a, inner, end), (b, other, far))
     return None
+
+
+def _straddled(one: tuple[int, int, int], two: tuple[int, int, int]) -> Straddle:
+    """The cut that brings two axes nearer to each other, each given with its stride and the end of
+    its positions, some of which are the other one's. Raises Unliftable where no cut makes them the
+    same."""
+    (a, begin, end), (b, other, far) = sorted((one, two), key=lambda axis: axis[1])
+    if begin == other and end < far:
+        a, end, far = b, far, end
+    cut = other if begin < other else far
+    if cut % begin or end % cut:
+        raise Unliftable("two values cut a dimension into parts that do not divide each other")
+    return Straddle(a, cut // begin)
 
 
 def _rename(s: Attempt, kept: int, gone: int) -> None:
@@ -129,7 +144,7 @@ def _rename(s: Attempt, kept: int, gone: int) -> None:
     rows += [set(source.layout) for source in s.draft.sources.values()]
     rows += [set(value.axes) for value in s.values.values()]
     if any(kept in row and gone in row for row in rows):
-        raise Unliftable("it combines a value with its own transpose")
+        raise Unliftable(TRANSPOSED)
 
     def renamed(axes: Sequence[int]) -> tuple[int, ...]:
         return tuple(kept if a == gone else a for a in axes)

@@ -20,8 +20,8 @@ from mcfuser.graph.scalar import ELEMENTWISE
 from mcfuser.graph.tensors import array_over
 
 ValueKind = Literal[
-    "product", "view", "softmax", "norm", "reduction", "elementwise", "concatenation", "constant",
-    "other",
+    "product", "view", "softmax", "norm", "reduction", "elementwise", "concatenation", "broadcast",
+    "constant", "other",
 ]  # fmt: skip
 # Views with the same elements in another order or shape: positions correspond one to one.
 BIJECTIVE = frozenset(
@@ -55,6 +55,7 @@ _KINDS: Mapping[str, ValueKind] = {
         f"relax.nn.{kind}_pool{rank}d": "reduction" for kind in ("max", "avg") for rank in (1, 2, 3)
     },
     "relax.concat": "concatenation",
+    "relax.broadcast_to": "broadcast",
 }
 
 

@@ -334,7 +334,7 @@ def _takes(
             return (turned or reader in found) and reader in free
         case "concatenation":
             return False
-        case "other":
+        case "other" | "broadcast":
             return flow.operator(reader) == "nn.pad" and _only_windows(flow, reader)
     return True
 

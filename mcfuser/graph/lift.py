@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import combinations
 from typing import assert_never
 
 import numpy as np
@@ -170,7 +171,8 @@ def _lift(
     s: Attempt, members: Sequence[relax.Var], name: str, stored: Mapping[relax.Var, str]
 ) -> Lifted:
     for v in members:
-        if _kind(s.flow, v) == "view" and s.flow.values[v].args[0] not in s.values:
+        seen = _kind(s.flow, v) in ("view", "broadcast")
+        if seen and s.flow.values[v].args[0] not in s.values:
             continue  # a view of what is read is followed where it is read
         s.values[v] = made = _value(s, v)
         if v in stored:
@@ -218,13 +220,15 @@ def _depth_last(done: Finished) -> Finished:
 
 
 def _value(s: Attempt, v: relax.Var) -> ChainValue:
-    value = s.flow.values[v]
-    match _kind(s.flow, v):
+    value, found = s.flow.values[v], _kind(s.flow, v)
+    if found not in ("view", "broadcast", "elementwise"):
+        _check_whole(s, value)
+    match found:
         case "product" if value.op.name == "relax.matmul":
             return lifted_product(s, v, value)
         case "product":
             return lifted_convolution(s, v, value)
-        case "view":
+        case "view" | "broadcast":
             seen = s.values[value.args[0]]
             return replace(seen, layout=forward(value, seen.layout, s.draft.sizes))
         case "softmax":
@@ -265,8 +269,8 @@ def _map(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     unify(s, lambda: _shared(s, inner, len(extents)))
     along = _joined(s, inner, len(extents))
     for d, extent in enumerate(extents):
-        if extent > 1 and not along[d] and any(_varies(s, a, d - len(extents)) for a in value.args):
-            along[d] = s.dimension(extent)
+        if extent > 1 and any(_varies(s, a, d - len(extents)) for a in value.args):
+            along[d] = _completed(s, along[d], extent)
     if (masked := _masked(s, value, along)) is not None:
         return replace(masked, layout=broadcast(along, extents))
     axes = axes_of(along)
@@ -366,13 +370,40 @@ def _shared(s: Attempt, inner: Sequence[relax.Expr], rank: int) -> Iterator[tupl
     """The axes along the same dimension of two operands."""
     every = [_padded(along_of(s, a), rank) for a in inner]
     for d in range(rank):
-        rows = [along[d] for along in every if along[d]]
-        yield from ((rows[0], row) for row in rows[1:])
+        yield from combinations([along[d] for along in every if along[d]], 2)
 
 
 def _joined(s: Attempt, inner: Sequence[relax.Expr], rank: int) -> Along:
+    """The axes along which some operand varies; one that was broadcast may vary along a part of a
+    dimension alone, such as the groups of its channels."""
     every = [_padded(along_of(s, a), rank) for a in inner]
-    return [next((along[d] for along in every if along[d]), []) for d in range(rank)]
+    rows = ({pair for along in every for pair in along[d]} for d in range(rank))
+    return [sorted(row, key=lambda pair: -pair[1]) for row in rows]
+
+
+def _completed(s: Attempt, row: Axes, extent: int) -> Axes:
+    """The axes along a dimension with new ones for what they leave out of it."""
+    whole, left = list[tuple[int, int]](), extent
+    for axis, stride in row:
+        whole += _gap(s, left, stride * s.draft.sizes[axis])
+        whole.append((axis, stride))
+        left = stride
+    return whole + _gap(s, left, 1)
+
+
+def _gap(s: Attempt, end: int, begin: int) -> Axes:
+    """New axes for the positions that are multiples of `begin` below `end`."""
+    if end % begin:
+        raise Unliftable("a value varies along a part of a dimension that does not divide it")
+    return [(a, begin * stride) for a, stride in s.dimension(end // begin)] if end > begin else []
+
+
+def _check_whole(s: Attempt, value: relax.Call) -> None:
+    """Raises Unliftable where an operand that the chain computes was broadcast along a dimension:
+    its axes do not tell how many positions there are."""
+    for a in value.args:
+        if a in s.values and size(a) != math.prod(s.draft.sizes[x] for x in s.values[a].axes):
+            raise Unliftable(f"'{a.name}' was broadcast before it is more than mapped")
 
 
 def _padded(along: Along, rank: int) -> Along:

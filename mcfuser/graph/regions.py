@@ -131,7 +131,8 @@ def next_producer(
         for v in sources(chosen.flow.values[member]):
             if v in inside or v in refused or v in chosen.closed:
                 continue
-            if chosen.flow.kinds.get(v) in (*ROWS, "view") and chosen.escapes([v], inside) is None:
+            kind = chosen.flow.kinds.get(v)
+            if kind in (*ROWS, "view", "broadcast") and chosen.escapes([v], inside) is None:
                 found.append(v)
     return max(found, key=chosen.flow.position.__getitem__, default=None)
 

@@ -91,7 +91,9 @@ def _inner(stride: int, extent: int, boundary: int) -> int:
 
 
 def forward(call: relax.Call, layout: AxisStrides, sizes: Mapping[int, int]) -> AxisStrides:
-    """The strides in the result of a view, given those in its argument."""
+    """The strides in the result of a view or a broadcast, given those in its argument."""
+    if call.op.name == "relax.broadcast_to":
+        return broadcast(within(layout, sizes, shape(call.args[0])), shape(call))
     if call.op.name != "relax.permute_dims":
         return dict(layout)
     before, order = shape(call.args[0]), permutation(call)

@@ -162,6 +162,52 @@ def test_the_merged_chain_computes_the_same_elements(c: Chain) -> None:
     assert all(len(kept & {*side}) == (1 if side else 0) for side in sides)
 
 
+def of_groups(
+    outer: int = 8, inner: int = 24, last: bool = True, **more: object
+) -> dict[str, object]:
+    """A map over pictures, with their channels `last` or not, whose groups of channels have numbers
+    of their own."""
+    places = 9
+    steps = (inner, 1, outer * inner) if last else (places * inner, places, 1)
+    return {
+        "axes": {"m": 2, "l": places, "i": outer, "j": inner},
+        "tensors": {
+            "A": {"shape": list("mlij")}, "M": {"shape": list("mi")}, "L": {"shape": list("ij")},
+            "Z": {"shape": list("ml")},
+            "E": {"shape": list("mijl"), "strides": [places * outer * inner, *steps]},
+        },
+        "operators": ["E[m, i, j, l] = exp(A[m, l, i, j] - M[m, i]) * L[i, j] + Z[m, l]"],
+        **more,
+    }  # fmt: skip
+
+
+def test_the_channels_of_all_groups_are_one_axis_of_a_map() -> None:
+    one = same(from_json(of_groups()))
+    assert str(one) == "E[m, i, l] = exp(A[m, l, i] - M[m, i]) * L[i] + Z[m, l]"
+    assert [(a.name, a.extent) for a in one.axes] == [("m", 2), ("l", 9), ("i", 192)]
+    assert one.tensor("M").strides == (8, (Digit(8, 1), Digit(24, 0)))
+    assert one.tensor("A").strides is None and one.tensor("L").strides is None
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        of_groups(inner=64),  # the channels of a group are tiled well alone
+        of_groups(outer=3, inner=5),  # all of them are not
+        of_groups(last=False),  # positions lie side by side
+        of_groups(operators=["E[m, i, j, l] = A[m, l, i, j] * L[i, j]"]),  # nothing is of a group
+        of_groups(operators=["E[m, i, j, l] = A[m, l, i, j] * M[m, i] * (1.0 * j)"]),
+        of_groups(operators=["P[m, i] = sum[j] A[m, 0, i, j] * L[i, j]",
+                             "E[m, i, j, l] = A[m, l, i, j] * P[m, i]"]),
+    ],
+)  # fmt: skip
+def test_groups_that_stay_apart_from_their_channels(why: dict[str, object]) -> None:
+    tensors = dict(why["tensors"])  # type: ignore[call-overload]
+    used = {n: t for n, t in tensors.items() if f"{n}[" in str(why["operators"])}
+    c = from_json({**why, "tensors": used})
+    assert merged(c) == c
+
+
 def test_rows_of_a_batch_whose_extent_is_known_at_run_time_only() -> None:
     c = from_json({
         "axes": {"b": [1, 8], "m": 3, "i": 5, "n": 16, "k": 16},

@@ -137,6 +137,23 @@ def test_rows_of_windows_agree_with_what_the_chain_means(tiles: tuple[int, ...])
     agree_with_the_chain(scheduled(c, bind(c, tilings(c)[0]), sizes), c)
 
 
+@pytest.mark.parametrize("channels", [48, 64, 192])
+def test_the_channels_of_groups_agree_with_what_the_chain_means(channels: int) -> None:
+    """Each reads the number of its group, which has 24 of them; a tile has those of several."""
+    c = from_json({
+        "axes": {"m": 2, "l": 9, "i": 8, "j": 24},
+        "tensors": {
+            "A": {"shape": list("mlij"), "dtype": "float16"}, "M": {"shape": list("mi")},
+            "L": {"shape": list("ij")}, "E": {"shape": list("mlij"), "dtype": "float16"},
+        },
+        "operators": ["E[m, l, i, j] = max((A[m, l, i, j] - M[m, i]) * L[i, j], 0.0)"],
+    })  # fmt: skip
+    one = merged(c)
+    assert [a.name for a in one.axes] == ["m", "l", "i"]
+    schedule = scheduled(one, bind(one, tilings(one)[0]), {"m": 1, "l": 4, "i": channels})
+    agree_with_the_chain(schedule, c)
+
+
 @pytest.mark.parametrize(
     ("last", "tiles"),
     [(False, "m=16 n=16 k=16 s=1"), (False, "m=24 n=8 k=16 s=9"), (True, "m=16 n=16 k=32"),
