@@ -68,7 +68,7 @@ class Dataflow:
     use for them. Those of `channels_last` are stored so, if at all (mcfuser.graph.layout), and with
     `depth_last` weights are stored along the depth of their products (mcfuser.chain.deep), whose
     float32 operands are rounded to `precision` at most. Where it `copies`, small slices are copied
-    rather than read by a kernel for each (`steps`).
+    rather than read by a kernel for each (`steps`), and so are numbers that are broadcast.
     """
 
     order: tuple[relax.Var, ...]

@@ -44,12 +44,20 @@ def both(
 
 
 def agreed(
-    model: onnx.ModelProto, folder: Path, tolerance: float = 1e-5, price: Price | None = None
+    model: onnx.ModelProto,
+    folder: Path,
+    tolerance: float = 1e-5,
+    price: Price | None = None,
+    copies: bool = True,
 ) -> Partition:
     """The chains of a model, chosen by a price; asserts that the model with plain kernels in their
-    places computes what onnxruntime does, however its pictures are stored between them."""
+    places computes what onnxruntime does, however its pictures are stored between them. A device
+    that `copies` a few elements in next to no time has others."""
     loaded = load(model.SerializeToString(), {})
-    ways = [partition(loaded.module, 1e12, 1e11, price, last=last) for last in ("never", "always")]
+    ways = [
+        partition(loaded.module, 1e12, 1e11, price, last=last, copies=copies)
+        for last in ("never", "always")
+    ]
     turned = any(m.channels_last for m in ways[1].matches)
     for parted in ways if turned else ways[:1]:
         for a, b in both(model, loaded, parted.matches, folder):
