@@ -32,6 +32,7 @@ from mcfuser.device import Device
 from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import InputError
 from mcfuser.extents import BUCKETS, InputShapes, highest, ranged
+from mcfuser.graph.dataflow import weight_count
 from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.dynamic.buckets import LoadedBuckets, load_buckets
 from mcfuser.graph.dynamic.choice import Box
@@ -134,7 +135,8 @@ def compile_model(
         distinct = len(places(matches))
         wanted = begun + options.timeout if locked is None else math.inf
         left = math.inf if end is None else end - time.monotonic()
-        module = ModuleToBuild(took, worked, distinct, backend, wanted, end, left)
+        weights = max(weight_count(one.module["main"]) for one in loaded)
+        module = ModuleToBuild(took, worked, distinct, backend, wanted, end, left, weights)
         building = module.seconds()
         deadline = module.tuned_by(building)
         run = ModelTuning(

@@ -30,6 +30,15 @@ def test_a_busy_machine_and_many_chains_leave_more_time_to_build() -> None:
     assert left(3.0, 3.0, 121) > 15.0, "DenseNet-121 has as many, and took so long"
 
 
+def test_large_weights_leave_more_time_to_check_the_module() -> None:
+    """However quickly they were imported: a U-Net's check takes as long as its import."""
+    few, many = (ModuleToBuild(took, took, 5, CPU, weights=860_000_000) for took in (1.0, 10.0))
+    assert 30.0 < few.seconds() < 45.0
+    assert many.seconds() - few.seconds() == pytest.approx(9.0 * 1.5)
+    busy = ModuleToBuild(20.0, 10.0, 5, CPU, weights=860_000_000)
+    assert busy.seconds() > 2 * few.seconds()
+
+
 def test_only_chains_that_there_is_time_for_are_counted() -> None:
     busy = ModuleToBuild(20.0, 10.0, 56, CPU, left=40.0).seconds()
     assert 32.0 < busy < 40.0, "a UNet's import takes a third of a minute: few of its chains' turn"

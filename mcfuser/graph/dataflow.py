@@ -272,6 +272,19 @@ def array(value: relax.Expr) -> NDArray[np.generic] | None:
     return None
 
 
+def weight_count(function: relax.Function) -> int:
+    """The elements of all constants in a function's bindings, each of them once."""
+    found: dict[tuple[int, int], int] = {}
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            value = binding.value if isinstance(binding, relax.VarBinding) else None
+            for a in value.args if isinstance(value, relax.Call) else ():
+                for x in a.fields if isinstance(a, relax.Tuple) else (a,):
+                    if (elements := array(x)) is not None:
+                        found[elements.ctypes.data, elements.nbytes] = elements.size
+    return sum(found.values())
+
+
 def reachable(
     flow: Dataflow, start: relax.Var, through: Iterable[ValueKind]
 ) -> tuple[relax.Var, ...]:

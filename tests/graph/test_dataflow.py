@@ -14,6 +14,7 @@ from mcfuser.graph.dataflow import (
     extents,
     reachable,
     sources,
+    weight_count,
 )
 
 
@@ -106,3 +107,17 @@ def test_an_operator_is_named_for_people(given) -> None:
     flow, v = given
     assert flow.operator(v["product"]) == "matmul"
     assert flow.operator(v["soft"]) == "nn.softmax"
+
+
+def test_the_weights_of_a_function_are_counted_once_each() -> None:
+    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    weight = relax.const(np.ones((8, 8), np.float32))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            one = builder.emit(relax.op.matmul(x, weight))
+            two = builder.emit(relax.op.matmul(one, weight))
+            row = relax.const(np.ones((2, 8), np.float32))
+            joined = builder.emit_output(relax.op.concat([two, row], axis=0))
+        builder.emit_func_output(joined)
+    assert weight_count(builder.finalize()["main"]) == 64 + 16
