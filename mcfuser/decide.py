@@ -22,6 +22,7 @@ from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.measure.request import COMPILED
 from mcfuser.measure.rounds import MARGIN, Interleaved
 from mcfuser.measure.worker import Worker
+from mcfuser.model.least import dtypes
 from mcfuser.tune.cover import Cuts, Decision, decide, likely, most_pieces
 from mcfuser.tune.expected import expected
 from mcfuser.tune.progress import ChainPlace, Listener, Note, Progress
@@ -33,6 +34,9 @@ _REASONS = 3  # for which candidates failed that are told of each kernel, the co
 CHOOSING = 2.0
 """Seconds after tuning's end in which the model may still choose kernels for untuned chains, where
 the module must be there by some time."""
+GPU_CHOICE = 1.0
+"""Seconds in which the model chooses a GPU's kernel, some of whose candidates spill registers: 0.9
+for each of the 177 of a diffusion model's U-Net on 16 cores, 2.0 on a slower host with as many."""
 USEFUL = 4.0
 """Seconds without which a search measures nothing, or next to nothing, on two busy cores. With more
 builders it may be less (Builder.enough)."""
@@ -127,7 +131,8 @@ class ModelTuning:
     @property
     def free(self) -> float:
         """The seconds of the next search, if the model chooses where all others would be."""
-        return self.deadline - time.monotonic() - CHOICE * (self.searches - 1)
+        each = CHOICE if self.worker.backend.on_host else GPU_CHOICE
+        return self.deadline - time.monotonic() - each * (self.searches - 1)
 
     @property
     def short(self) -> bool:
@@ -338,7 +343,8 @@ def weight(chain: Chain, device: Device) -> float:
     """The seconds that a chain takes where nothing is in a cache: for what it computes, or for its
     inputs and outputs. A chain without a kernel takes many times as long."""
     moved = sum(nbytes(chain, t) for t in (*chain.inputs, *chain.outputs))
-    return max(flops(chain) / device.throughput("float32"), moved / device.bandwidth)
+    peak = max(device.throughput(d) for d in dtypes(chain))
+    return max(flops(chain) / peak, moved / device.bandwidth)
 
 
 def decision_words(place: ChainPlace, decision: Decision) -> Iterator[str]:

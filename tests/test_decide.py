@@ -39,6 +39,7 @@ from tests.support.paths import FIXTURES
 from tests.support.workers import Away, StandIn
 
 CPU = device_named("cpu")
+H200 = device_named("nvidia/h200")
 QUICK = TuneOptions(trials=1, timeout=3600.0)
 """Made before tests give options patience: no search may end by a busy machine's clock."""
 
@@ -373,3 +374,10 @@ def test_what_weighs_most_is_decided_first(monkeypatch: pytest.MonkeyPatch) -> N
     compile_model(model, CPU, MemoryCache(), TuneOptions(trials=1), {})
     assert len(decided) == 2 and flops(decided[0]) > 0 == flops(decided[1])
     assert deciding.weight(decided[1], CPU) > 0
+
+
+def test_a_chain_weighs_what_its_products_take_in_their_own_type() -> None:
+    """On tensor cores those of float16 take a fraction of the time."""
+    half, real = (gemm(1, 4096, 4096, 4096, 4096, d) for d in ("float16", "float32"))
+    ratio = H200.throughput("float16") / H200.throughput("float32")
+    assert deciding.weight(real, H200) / deciding.weight(half, H200) == pytest.approx(ratio)

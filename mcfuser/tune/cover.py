@@ -10,7 +10,8 @@ unfused one by more than noise.
 
 A chain without products is one kernel, unless its rows are too few for a device's multiprocessors.
 Then each reduction may have a kernel of its own, which can be split over all of them, as no kernel
-can be that goes on to compute with what is reduced.
+can be that goes on to compute with what is reduced. Where time is short, only that cut is tuned which
+the model expects to take the least time.
 """
 
 from __future__ import annotations
@@ -186,7 +187,13 @@ def decide(
     unfused_at, reasons = most_pieces(chain, device), list[str]()
     whole, predict = (len(chain.operators),), _once_each(predict)
     fused, unfused = None, None
-    alone = _alone(chain, unfused_at, predict)
+    likeliest = _likeliest(chain, unfused_at, predict)
+    if likeliest is not None and len(likeliest) > 1 and cuts != "all":
+        made = _tuned_cover(chain, likeliest, search, math.inf, reasons)
+        if made is not None:
+            reason = f"no product, {len(likeliest)} kernels: predicted to be the fastest"
+            return Decision(unfused_at, made, (made,), (), reason)
+    alone = _alone(chain, unfused_at, likeliest)
     far = _far(chain, unfused_at, predict, cuts) if alone is None else None
     if far is not None:
         reasons.append(far)
@@ -236,14 +243,28 @@ def _predicted(chains: Sequence[Chain], predict: PredictSeconds) -> float:
     return sum(map(predict, chains))
 
 
-def _alone(chain: Chain, unfused_at: Cut, predict: PredictSeconds) -> str | None:
+def _likeliest(chain: Chain, unfused_at: Cut, predict: PredictSeconds) -> Cut | None:
+    """The cut of a chain without products that the model expects to take the least time, of equal
+    ones that with the fewest kernels; None for other chains. The sums that a norm needs may share
+    a kernel that is split over the whole device, as it cannot be with what is normalized."""
+    if products(chain):
+        return None
+    whole: Cut = (len(chain.operators),)
+    if len(unfused_at) == 1:
+        return whole
+    between = intermediate_cuts(unfused_at) if len(unfused_at) <= FEW else ()
+    cuts: tuple[Cut, ...] = (whole, *between, unfused_at)
+    return min(cuts, key=lambda where: (_predicted(pieces(chain, where), predict), len(where)))
+
+
+def _alone(chain: Chain, unfused_at: Cut, likeliest: Cut | None) -> str | None:
     """Why the whole chain alone is tuned: it is one piece, or has no product, and the model does
     not expect its pieces to take less time. None where pieces are tuned, too."""
     if products(chain):
         return "one product with its epilogue" if len(unfused_at) == 1 else None
     if len(unfused_at) == 1:
         return "no product, one kernel"
-    if _predicted(pieces(chain, unfused_at), predict) < predict(chain):
+    if likeliest is not None and len(likeliest) > 1:
         return None
     return f"no product, one kernel: {len(unfused_at)} are not predicted to be faster"
 

@@ -214,6 +214,31 @@ def test_the_model_is_taken_to_be_as_far_off_as_it_was_for_the_best() -> None:
     assert ("R", "P", "Z", "U", "O") not in bench.asked
 
 
+SUMS = {(3, "Y"): 23e-6, (1, "M"): 7e-6, (1, "V"): 7e-6, (1, "Y"): 9e-6, (2, "Y"): 22e-6}
+
+
+@pytest.mark.parametrize("cuts", ["ends", "unfused"])
+def test_where_time_is_short_the_likeliest_kernels_of_a_norm_are_tuned_alone(cuts: Cuts) -> None:
+    """Both sums in a kernel that is split, and what is normalized in another."""
+    bench = Bench(SUMS | {(2, "V"): 8e-6})
+    made = bench.decide(NORM, cuts=cuts)
+    assert bench.asked == [("M", "V"), ("Y",)]
+    assert made.kept is not None and made.kept.cut == (2, 1)
+    assert made.reason == "no product, 2 kernels: predicted to be the fastest"
+    bench = Bench(SUMS | {(2, "V"): 16e-6})
+    assert bench.decide(NORM, cuts=cuts).kernels and bench.asked == [("M", "V", "Y")]
+    bench = Bench(SUMS, {(2, "V"): 8e-6})  # which turn out to have no kernel
+    made = bench.decide(NORM, cuts=cuts)
+    assert bench.asked[0] == ("M", "V") and made.kept is not None and len(made.kept.cut) == 3
+
+
+def test_with_time_all_of_a_norms_cuts_are_tuned() -> None:
+    bench = Bench(SUMS | {(2, "V"): 8e-6})
+    made = bench.decide(NORM)
+    assert bench.asked == [("M", "V", "Y"), ("M",), ("V",), ("Y",), ("M", "V"), ("Y",)]
+    assert made.kept is not None and made.kept.cut == (2, 1)
+
+
 def test_what_has_no_kernel_is_said() -> None:
     made = Bench(PARTS).decide(SMALL)
     assert made.fused is None and made.kept is not None and made.kept.cut == (2, 3, 2)
