@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from tvm import relax
 
@@ -227,13 +227,14 @@ def followed_views(
     """The same elements in the value that is stored, past all views that compute nothing. `sizes`
     are the extents of the axes, where they are not those of the draft.
 
-    Raises Straddle where such a view splits a batch axis.
+    Raises Straddle where such a view splits a batch axis, or one whose parts are one again where
+    the value is stored.
     """
     while view.value not in s.closed:
         try:
             before = step(s.flow, view, s.draft.sizes if sizes is None else sizes)
         except Straddle as cut:
-            if cut.axis in s.batch:
+            if cut.axis in s.batch or (sizes is None and _rejoins(s, view, cut)):
                 raise
             break
         except Unliftable:
@@ -242,6 +243,39 @@ def followed_views(
             break
         view = before
     return view
+
+
+def _rejoins(s: Attempt, view: LaidOutValue, cut: Straddle) -> bool:
+    """Whether an axis that a view splits runs along memory without a gap where the value is stored
+    with its channels last: the positions of a picture, numbered line by line."""
+    sizes, parts = dict(s.draft.sizes), [cut.axis]
+    while True:
+        axis, inner = cut.axis, cut.inner
+        if axis not in parts:
+            return False
+        made = max(sizes) + 1
+        parts.insert(parts.index(axis) + 1, made)
+        sizes |= {axis: sizes[axis] // inner, made: inner}
+        stride = view.layout[axis]
+        view = replace(view, layout={**view.layout, axis: stride * inner, made: stride})
+        try:
+            while view.value not in s.closed:
+                before = step(s.flow, view, sizes)
+                if before is None:
+                    break
+                view = before
+            if view.value not in s.flow.channels_last:
+                return False
+            stored = stored_view(view, sizes).layout
+        except Straddle as another:
+            cut = another
+        except Unliftable:
+            return False
+        else:
+            return all(
+                a in stored and b in stored and stored[a] == stored[b] * sizes[b]
+                for a, b in pairwise(parts)
+            )
 
 
 def input_tensor(

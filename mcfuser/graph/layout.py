@@ -21,7 +21,16 @@ from tvm import ir, relax
 
 from mcfuser.chain.strides import ChannelsLast
 from mcfuser.graph.dataflow import Dataflow, array, extents, shape
-from mcfuser.graph.views import AxisStrides, LaidOutValue, sliding_strides, within
+from mcfuser.graph.views import (
+    AxisStrides,
+    LaidOutValue,
+    Straddle,
+    Unliftable,
+    forward,
+    permutation,
+    sliding_strides,
+    within,
+)
 
 
 def to_last(rank: int) -> tuple[int, ...]:
@@ -306,21 +315,61 @@ def _parts_channels(view: relax.Call) -> bool:
     return {*n} <= _ends(after[: -len(places)])
 
 
+def _numbers_places(flow: Dataflow, view: relax.Call, found: AbstractSet[relax.Var]) -> bool:
+    """Whether a view makes one dimension of all but the channels, or of the places alone, of a
+    picture that was turned so that its channels come last."""
+    turned = flow.values.get(view.args[0]) if isinstance(view.args[0], relax.Var) else None
+    if view.op.name != "relax.reshape" or not isinstance(turned, relax.Call):
+        return False
+    if turned.op.name != "relax.permute_dims" or turned.args[0] not in found:
+        return False
+    before, after = shape(turned), shape(view)
+    order = (0, *range(2, len(before)), 1)
+    rows = (before[:-1], (before[0], math.prod(before[1:-1])), (math.prod(before[:-1]),))
+    return permutation(turned) == order and after[-1] == before[-1] and after[:-1] in rows
+
+
 def _ends(extents: Sequence[int]) -> set[int]:
     """How many elements the first dimensions have together, of none to all."""
     return {1, *accumulate(extents, mul)}
 
 
 def _shuffles(flow: Dataflow, view: relax.Call, found: AbstractSet[relax.Var]) -> bool:
-    """Whether a view is a picture whose channels are whole dimensions of what it is made of, as
-    what a transposed convolution computes; and that is a view of a value with channels."""
+    """Whether a view is a picture all of whose channels are channels of what it is made of, as
+    those of what a transposed convolution computes. The positions of a picture that is turned
+    round, for what reads its channels last, are none."""
     (n, channels, *_), before = shape(view), view.args[0]
     if view.op.name != "relax.reshape" or before in found:
         return False
-    ends = _ends(extents(before) or ())
+    ends, views = _ends(extents(before) or ()), [view]
     while flow.kinds.get(before) == "view" and before not in found:
+        views.append(flow.values[before])
         before = flow.values[before].args[0]
-    return before in found and {n, n * channels} <= ends
+    if before not in found or not {n, n * channels} <= ends:
+        return False
+    return _channels_left(shape(before), views[::-1]) == channels
+
+
+def _channels_left(picture: Sequence[int], views: Sequence[relax.Call]) -> int:
+    """How many positions of the second dimension are channels of a picture, after some views of
+    it, one of another."""
+    channels, places = picture[1], math.prod(picture[2:])
+    layout, sizes = {0: places}, {0: channels}
+    while True:
+        try:
+            after = layout
+            for view in views:
+                after = forward(view, after, sizes)
+            row = within(after, sizes, shape(views[-1]))[1]
+        except Straddle as cut:
+            axis, inner = cut.axis, cut.inner
+            made = max(sizes) + 1
+            layout = {**layout, axis: layout[axis] * inner, made: layout[axis]}
+            sizes = {**sizes, axis: sizes[axis] // inner, made: inner}
+        except Unliftable:
+            return 0
+        else:
+            return math.prod(sizes[a] for a, _ in row)
 
 
 def _takes(
@@ -331,7 +380,8 @@ def _takes(
         case "view":
             view = flow.values[reader]
             turned = view.op.name == "relax.permute_dims" or _parts_channels(view)
-            return (turned or reader in found) and reader in free
+            rows = turned or _numbers_places(flow, view, found)
+            return (rows or reader in found) and reader in free
         case "concatenation":
             return False
         case "other" | "broadcast":

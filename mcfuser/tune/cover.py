@@ -10,8 +10,8 @@ unfused one by more than noise.
 
 A chain without products is one kernel, unless its rows are too few for a device's multiprocessors.
 Then each reduction may have a kernel of its own, which can be split over all of them, as no kernel
-can be that goes on to compute with what is reduced. Where time is short, only that cut is tuned which
-the model expects to take the least time.
+can be that goes on to compute with what is reduced. Where time is short, only that cut is tuned
+which the model expects to take the least time.
 """
 
 from __future__ import annotations

@@ -170,6 +170,31 @@ def test_what_a_shuffle_of_channels_makes_of_a_picture_has_channels(
     assert turned(found) == len(found.matches) - 1, "all but the output"
 
 
+@pytest.mark.parametrize("last", ["always", "dense"])
+def test_positions_are_no_channels_where_a_picture_is_turned_round(
+    last: ChannelsLast, tmp_path: Path
+) -> None:
+    """As for the attention blocks of a diffusion model: each position's channels lie side by side
+    in the picture before, in the one after, and in all between them."""
+    net, n, channels, side = Net(), 2, 16, 12
+    x = net.op("Relu", conv(net, net.input("x", n, 3, side, side), channels, 3))
+    rows = net.op("Reshape", net.op("Transpose", x, perm=[0, 2, 3, 1]), net.ints(n, -1, channels))
+    normal = net.op("LayerNormalization", rows, net.weight(channels), net.weight(channels))
+    rows = net.op("Add", net.op("MatMul", normal, net.weight(channels, channels)), rows)
+    normal = net.op("LayerNormalization", rows, net.weight(channels), net.weight(channels))
+    rows = net.op("Add", net.op("MatMul", normal, net.weight(channels, channels)), rows)
+    back = net.op("Reshape", rows, net.ints(n, side, side, channels))
+    y = net.op("Add", net.op("Transpose", back, perm=[0, 3, 1, 2]), x)
+    found = parted(net, conv(net, conv(net, y, 8, channels), 4, 8), folder=tmp_path, last=last)
+    deep = [m.chain for m in found.matches if m.chain.size(m.chain.operators[0].axes[-1]) != 3]
+    for chain in deep:
+        for t in (*chain.inputs, *chain.outputs):
+            tensor = chain.tensor(t)
+            along = [chain.size(d) if isinstance(d, str) else d for d in tensor.shape]
+            if channels in along and side * side in along:
+                assert tensor.strides is None and along[-1] == channels, (str(chain), tensor)
+
+
 @pytest.mark.parametrize("given", [(24,), (4, 6), (1, 24), (2, 3, 4), ()])
 @pytest.mark.parametrize("last", get_args(ChannelsLast))
 def test_what_becomes_a_picture_may_have_any_dimensions(
