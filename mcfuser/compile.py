@@ -47,7 +47,7 @@ from mcfuser.lock import BoxPin, Lock
 from mcfuser.measure.worker import Worker
 from mcfuser.model.least import least
 from mcfuser.resume import resume
-from mcfuser.tune.cover import Decision
+from mcfuser.tune.cover import Decision, expected_in_pieces
 from mcfuser.tune.expected import expected
 from mcfuser.tune.locked import LockedKernels
 from mcfuser.tune.progress import ChainPlace, Listener, Note, Progress, unheard
@@ -237,7 +237,8 @@ def _price(
     """
     there = locked.lock.devices.get(device.key) if locked is not None else None
     if there is None:
-        return partial(expected, device=device, options=options, backend=backend)
+        one = partial(expected, device=device, options=options, backend=backend)
+        return partial(expected_in_pieces, device=device, predict=one)
     return lambda chain: 0.0 if chain.key in there.chains else 1.0
 
 

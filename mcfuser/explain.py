@@ -27,7 +27,7 @@ from mcfuser.graph.segment import Considered, Verdict
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.tensors import tensor_form
 from mcfuser.graph.wire import ModelBytes
-from mcfuser.tune.cover import most_pieces, pieces
+from mcfuser.tune.cover import expected_in_pieces, most_pieces, pieces
 from mcfuser.tune.expected import expected
 from mcfuser.tune.tuned import TuneOptions
 
@@ -112,7 +112,8 @@ def explain(
         model, shapes, limits, folder, narrow, integers=backend.integers,
         recurrences=backend.recurrences(device),
     )  # fmt: skip
-    price = partial(expected, device=device, options=TuneOptions(), backend=backend)
+    one = partial(expected, device=device, options=TuneOptions(), backend=backend)
+    price = partial(expected_in_pieces, device=device, predict=one)
     parted = partition_for(loaded, device, price)
     flow = dataflow(loaded.module["main"])
     found = places(parted.matches)

@@ -121,15 +121,17 @@ def _next_product(chosen: Selection, v: relax.Var) -> tuple[relax.Var, ...] | No
 
 
 def next_producer(
-    chosen: Selection, members: Sequence[relax.Var], refused: AbstractSet[relax.Var]
+    chosen: Selection,
+    members: Sequence[relax.Var],
+    refused: AbstractSet[relax.Var],
+    broadcasts: bool = False,
 ) -> relax.Var | None:
     """The latest value that only `members` read, of a kind that may join them.
 
-    It is None where there is none. Those that were `refused` are left out. What is broadcast joins
-    where to copy it is one more launch: on a CPU, a norm of groups takes up to a fifth longer as
-    one kernel."""
+    It is None where there is none. Those that were `refused` are left out. What is broadcast may
+    join only with `broadcasts`."""
     inside, found = set(members), list[relax.Var]()
-    kinds = (*ROWS, "view") if chosen.flow.copies else (*ROWS, "view", "broadcast")
+    kinds = (*ROWS, "view", "broadcast") if broadcasts else (*ROWS, "view")
     for member in members:
         for v in sources(chosen.flow.values[member]):
             if v in inside or v in refused or v in chosen.closed:

@@ -46,6 +46,11 @@ time."""
 AXES = 8
 """A chain of several pieces and more axes is not tuned whole: nine loops have 40,000 orders, and to
 look at them takes a minute."""
+ROW_AXES = 4
+"""Several operators without a product that have more axes are not looked at as one kernel where
+they may be several: a norm of groups that is stored by channels has five or six, and 700 plans,
+which take three seconds; as one kernel it is expected to take 0.7 to 1.3 times as long as in
+two."""
 PIECES = 5
 """Chains of more pieces than this have too many cuts to ask the model about each."""
 FEW = 3
@@ -253,8 +258,24 @@ def _likeliest(chain: Chain, unfused_at: Cut, predict: PredictSeconds) -> Cut | 
     if len(unfused_at) == 1:
         return whole
     between = intermediate_cuts(unfused_at) if len(unfused_at) <= FEW else ()
-    cuts: tuple[Cut, ...] = (whole, *between, unfused_at)
-    return min(cuts, key=lambda where: (_predicted(pieces(chain, where), predict), len(where)))
+    cuts = [w for w in (whole, *between) if _is_looked_at(pieces(chain, w))]
+    best: Cut = min(
+        [*cuts, unfused_at],
+        key=lambda where: (_predicted(pieces(chain, where), predict), len(where)),
+    )
+    return best
+
+
+def expected_in_pieces(chain: Chain, device: Device, predict: PredictSeconds) -> float:
+    """The seconds that the model predicts for a chain in the kernels that are likely to compute it:
+    one, but for a chain without products whose rows are few."""
+    likeliest = _likeliest(chain, most_pieces(chain, device), predict)
+    return _predicted(pieces(chain, likeliest), predict) if likeliest else predict(chain)
+
+
+def _is_looked_at(chains: Sequence[Chain]) -> bool:
+    """Whether no chain without products, of several operators, has too many axes."""
+    return all(products(c) or len(c.operators) == 1 or len(c.axes) <= ROW_AXES for c in chains)
 
 
 def _alone(chain: Chain, unfused_at: Cut, likeliest: Cut | None) -> str | None:
@@ -272,7 +293,7 @@ def _alone(chain: Chain, unfused_at: Cut, likeliest: Cut | None) -> str | None:
 def _far(chain: Chain, unfused_at: Cut, predict: PredictSeconds, cuts: Cuts) -> str | None:
     """Why the whole chain need not be tuned: it is not among the `cuts`, it has too many axes, or
     the model expects far more of its time than of the unfused cut's. None where it has to be."""
-    if len(chain.axes) > AXES:
+    if len(chain.axes) > AXES or not _is_looked_at([chain]):
         return f"its {len(chain.axes)} axes have too many orders to look at"
     if cuts == "unfused":
         return "no time was left to try fewer kernels"
@@ -328,7 +349,7 @@ def _predicted_best(
     predictions = {
         where: _predicted(chains, predict)
         for where, chains in cuts.items()
-        if least(chains, device) < tuned.seconds
+        if least(chains, device) < tuned.seconds and _is_looked_at(chains)
     }
     if not predictions:
         return None

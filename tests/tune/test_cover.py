@@ -11,7 +11,16 @@ from mcfuser.algebra.quotient import guarded
 from mcfuser.chain import Chain, attention, cut, from_json, gemm, unfused_cut
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.rounds import MARGIN, Interleaved
-from mcfuser.tune.cover import AXES, FAR, Cuts, Decision, decide, likely, most_pieces
+from mcfuser.tune.cover import (
+    AXES,
+    FAR,
+    Cuts,
+    Decision,
+    decide,
+    expected_in_pieces,
+    likely,
+    most_pieces,
+)
 from mcfuser.tune.tuned import NoCandidate, Tuned
 
 H200 = CATALOGUE["nvidia/h200"]
@@ -237,6 +246,28 @@ def test_with_time_all_of_a_norms_cuts_are_tuned() -> None:
     made = bench.decide(NORM)
     assert bench.asked == [("M", "V", "Y"), ("M",), ("V",), ("Y",), ("M", "V"), ("Y",)]
     assert made.kept is not None and made.kept.cut == (2, 1)
+
+
+GROUPS = from_json(
+    {"axes": {"m": 2, "i": 32, "j": 10, "l": 64, "n": 10, "p": 64},
+     "tensors": {"X": {"shape": ["m", "p", "i", "n"]}},
+     "operators": ["M[m, i] = sum[n, p] X[m, p, i, n]",
+                   "V[m, i] = sum[n, p] (X[m, p, i, n] - M[m, i]) * (X[m, p, i, n] - M[m, i])",
+                   "Y[m, i, j, l] = (X[m, l, i, j] - M[m, i]) / sqrt(V[m, i] + 0.001)"]}
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("cuts", ["all", "ends", "unfused"])
+def test_a_norm_of_many_axes_is_not_looked_at_whole(cuts: Cuts) -> None:
+    """Nor what is normalized with one of its sums; its sums have four axes."""
+    bench = Bench(SUMS | {(3, "Y"): 1e-6, (2, "Y"): 1e-6, (2, "V"): 8e-6})
+    made = bench.decide(GROUPS, cuts=cuts)
+    assert made.kept is not None and made.kept.cut == (2, 1)
+    asked = {*bench.asked, *bench.predicted}
+    assert ("M", "V") in asked and not asked & {("M", "V", "Y"), ("V", "Y")}
+    assert expected_in_pieces(GROUPS, H200, bench.predict) == pytest.approx(17e-6)
+    assert expected_in_pieces(NORM, H200, bench.predict) == pytest.approx(1e-6)
+    assert expected_in_pieces(SMALL, H200, Bench(WHOLE).predict) == WHOLE[7, "O"]
 
 
 def test_what_has_no_kernel_is_said() -> None:
