@@ -226,6 +226,13 @@ def _drawn(
     return inputs(bound(model, highest(shapes), limits, folder), np.random.default_rng(seed))
 
 
+def price_on(device: Device, backend: Backend, options: TuneOptions) -> Price:
+    """The price of a chain: what the model predicts for the kernels that are likely to compute it,
+    as if all candidates could be measured."""
+    one = partial(expected, device=device, options=options, backend=backend)
+    return partial(expected_in_pieces, device=device, predict=one)
+
+
 def _price(
     device: Device, backend: Backend, options: TuneOptions, locked: LockedBuild | None
 ) -> Price:
@@ -237,8 +244,7 @@ def _price(
     """
     there = locked.lock.devices.get(device.key) if locked is not None else None
     if there is None:
-        one = partial(expected, device=device, options=options, backend=backend)
-        return partial(expected_in_pieces, device=device, predict=one)
+        return price_on(device, backend, options)
     return lambda chain: 0.0 if chain.key in there.chains else 1.0
 
 

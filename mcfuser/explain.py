@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 from tvm import relax
 
 from mcfuser.backends import backend_of
 from mcfuser.chain import Chain
+from mcfuser.compile import price_on
 from mcfuser.decide import partition_for
 from mcfuser.device import Device
 from mcfuser.graph.dataflow import Dataflow, dataflow, dtype, extents
@@ -27,7 +27,7 @@ from mcfuser.graph.segment import Considered, Verdict
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.tensors import tensor_form
 from mcfuser.graph.wire import ModelBytes
-from mcfuser.tune.cover import expected_in_pieces, most_pieces, pieces
+from mcfuser.tune.cover import most_pieces, pieces
 from mcfuser.tune.expected import expected
 from mcfuser.tune.tuned import TuneOptions
 
@@ -112,9 +112,7 @@ def explain(
         model, shapes, limits, folder, narrow, integers=backend.integers,
         recurrences=backend.recurrences(device),
     )  # fmt: skip
-    one = partial(expected, device=device, options=TuneOptions(), backend=backend)
-    price = partial(expected_in_pieces, device=device, predict=one)
-    parted = partition_for(loaded, device, price)
+    parted = partition_for(loaded, device, price_on(device, backend, TuneOptions()))
     flow = dataflow(loaded.module["main"])
     found = places(parted.matches)
     regions = tuple(_region(flow, same, device) for same in found.values())

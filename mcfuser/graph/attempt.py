@@ -21,6 +21,7 @@ from mcfuser.graph.views import (
     LaidOutValue,
     Straddle,
     Unliftable,
+    split,
     step,
     within,
 )
@@ -250,14 +251,11 @@ def _rejoins(s: Attempt, view: LaidOutValue, cut: Straddle) -> bool:
     with its channels last: the positions of a picture, numbered line by line."""
     sizes, parts = dict(s.draft.sizes), [cut.axis]
     while True:
-        axis, inner = cut.axis, cut.inner
-        if axis not in parts:
+        if cut.axis not in parts:
             return False
-        made = max(sizes) + 1
-        parts.insert(parts.index(axis) + 1, made)
-        sizes |= {axis: sizes[axis] // inner, made: inner}
-        stride = view.layout[axis]
-        view = replace(view, layout={**view.layout, axis: stride * inner, made: stride})
+        layout, sizes, made = split(view.layout, sizes, cut)
+        parts.insert(parts.index(cut.axis) + 1, made)
+        view = replace(view, layout=layout)
         try:
             while view.value not in s.closed:
                 before = step(s.flow, view, sizes)

@@ -16,8 +16,10 @@ from tvm import ir, relax, tirx
 from mcfuser.chain import ProductPrecision
 from mcfuser.chain.recurrence import is_recurrence
 from mcfuser.expr import NARROW
+from mcfuser.graph.matching import calls
 from mcfuser.graph.scalar import ELEMENTWISE
-from mcfuser.graph.tensors import array_over
+from mcfuser.graph.tensors import array_over, tensor_over
+from mcfuser.graph.weights import aligned
 
 ValueKind = Literal[
     "product", "view", "softmax", "norm", "reduction", "elementwise", "concatenation", "broadcast",
@@ -272,16 +274,22 @@ def array(value: relax.Expr) -> NDArray[np.generic] | None:
     return None
 
 
+def part_of(constant: relax.Expr, axis: int, begin: int, end: int) -> relax.Expr:
+    """Some positions of a constant tensor along a dimension."""
+    elements = array(constant)
+    assert elements is not None
+    part = elements.swapaxes(0, axis)[begin:end].swapaxes(0, axis)
+    return relax.const(tensor_over(aligned(part)))
+
+
 def weight_count(function: relax.Function) -> int:
-    """The elements of all constants in a function's bindings, each of them once."""
+    """The elements of all constants that a function's calls read, each of them once."""
     found: dict[tuple[int, int], int] = {}
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            value = binding.value if isinstance(binding, relax.VarBinding) else None
-            for a in value.args if isinstance(value, relax.Call) else ():
-                for x in a.fields if isinstance(a, relax.Tuple) else (a,):
-                    if (elements := array(x)) is not None:
-                        found[elements.ctypes.data, elements.nbytes] = elements.size
+    for _, call in calls(function.body):
+        for a in call.args:
+            for x in a.fields if isinstance(a, relax.Tuple) else (a,):
+                if (elements := array(x)) is not None:
+                    found[elements.ctypes.data, elements.nbytes] = elements.size
     return sum(found.values())
 
 

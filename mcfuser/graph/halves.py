@@ -8,10 +8,8 @@ stores the columns of either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 from tvm import relax
 
 from mcfuser.graph.convolution import convolution
@@ -21,15 +19,13 @@ from mcfuser.graph.dataflow import (
     computed_from,
     dataflow,
     extents,
+    part_of,
     reachable,
     shape,
 )
 from mcfuser.graph.matching import called, calls_rewritten, with_arguments
-from mcfuser.graph.tensors import tensor_over
-from mcfuser.graph.weights import OnnxArray, aligned
 
 _SLICE = "relax.strided_slice"
-_CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class WideProduct:
     def part(self, begin: int, end: int) -> relax.Expr:
         """The same of some columns alone."""
         x, matrix = self.product.args
-        made = with_arguments(self.product, [x, _cut(matrix, self.weights, begin, end)])
+        made = with_arguments(self.product, [x, part_of(matrix, self.weights, begin, end)])
         if self.added is None:
             return made
         rank = len(shape(self.added))
@@ -55,7 +51,7 @@ class WideProduct:
             if array(a) is None:
                 return made
             at = self.columns - rank + len(shape(a))
-            return a if at < 0 or shape(a)[at] == 1 else _cut(a, at, begin, end)
+            return a if at < 0 or shape(a)[at] == 1 else part_of(a, at, begin, end)
 
         return with_arguments(self.added, [argument(a) for a in self.added.args])
 
@@ -66,12 +62,8 @@ def halves_apart(function: relax.Function) -> relax.Function:
     if _SLICE not in called(function.body):
         return function
     flow = dataflow(function)
-    wide = {
-        row: made
-        for v in flow.order
-        for row, made in _wide_products(flow, v)
-        if _halves_meet(flow, row, made)
-    }
+    found = (_wide_product(flow, v) for v in flow.order)
+    wide = dict(pair for pair in found if pair is not None and _halves_meet(flow, *pair))
 
     def rewriter(call: relax.Call) -> relax.Expr:
         made = wide.get(call.args[0]) if isinstance(call.args[0], relax.Var) else None
@@ -81,31 +73,28 @@ def halves_apart(function: relax.Function) -> relax.Function:
     return calls_rewritten(function, {_SLICE}, rewriter) if wide else function
 
 
-def _wide_products(flow: Dataflow, v: relax.Var) -> Iterator[tuple[relax.Var, WideProduct]]:
-    """The value that has the columns of a product with constant weights, with the constant that is
-    added to them, if `v` is such a product."""
+def _wide_product(flow: Dataflow, v: relax.Var) -> tuple[relax.Var, WideProduct] | None:
+    """The value that has the columns of a product with constant weights, and that product, with the
+    constant that is added to it; None if `v` is no such product."""
     value = flow.values[v]
     if flow.kinds[v] != "product" or (weights := array(value.args[1])) is None:
-        return
+        return None
     if value.op.name == "relax.matmul":
         if weights.ndim < 2 or not isinstance(value.args[0], relax.Var):
-            return
+            return None
         made = WideProduct(value, weights.ndim - 1, len(shape(v)) - 1)
-    elif value.op.name in _CONVOLUTIONS:
+    else:
         found = convolution(value)
         if found is None or found.groups > 1:
-            return
+            return None
         made = WideProduct(value, 0, 1)
-    else:
-        return
     readers = flow.readers.get(v, ())
     if len(readers) == 1 and flow.operator(readers[0]) == "add" and v not in flow.outputs:
         add = flow.values[readers[0]]
         constant = any(array(a) is not None for a in add.args)
         if constant and extents(readers[0]) == extents(v):
-            yield readers[0], WideProduct(value, made.weights, made.columns, add)
-            return
-    yield v, made
+            return readers[0], replace(made, added=add)
+    return v, made
 
 
 def _halves_meet(flow: Dataflow, row: relax.Var, made: WideProduct) -> bool:
@@ -137,13 +126,5 @@ def _columns(value: relax.Expr, at: int) -> tuple[int, int] | None:
     rank = len(shape(value))
     if [a % rank for a in axes] != [at] or any(s != 1 for row in steps for s in row):
         return None
-    begin = begins[0] if begins[0] >= 0 else begins[0] + shape(value.args[0])[at]
+    begin = begins[0] if begins[0] >= 0 else max(0, begins[0] + shape(value.args[0])[at])
     return begin, begin + shape(value)[at]
-
-
-def _cut(constant: relax.Expr, at: int, begin: int, end: int) -> relax.Expr:
-    """Some positions of a constant along a dimension."""
-    elements = array(constant)
-    assert elements is not None
-    part: OnnxArray = np.moveaxis(np.moveaxis(elements, at, 0)[begin:end], 0, at)
-    return relax.const(tensor_over(aligned(part)), str(constant.ty.dtype))

@@ -16,14 +16,14 @@ import onnx
 import tvm
 from onnx import TensorProto, helper
 
-from mcfuser.graph.messages import inside
 from mcfuser.graph.tensors import tensor_over
 from mcfuser.graph.unread import with_weights_as_inputs
 from mcfuser.graph.weights import (
     NARROW_TYPES,
     OnnxArray,
     OnnxModel,
-    names_read,
+    constant_names,
+    names_elsewhere,
     operand_readers,
 )
 
@@ -83,14 +83,9 @@ class _Readers:
     """What reads the values of a graph."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
-        self.constant = {w.name for w in graph.initializer}
+        self.constant = constant_names(graph)
         self.by_name = operand_readers(graph)
-        self.elsewhere = {o.name for o in graph.output}
-        for node in graph.node:
-            if not any(node.input) or self.constant.issuperset(filter(None, node.input)):
-                self.constant.update(node.output)
-            for part in inside(node, onnx.GraphProto):
-                self.elsewhere |= names_read(part)
+        self.elsewhere = names_elsewhere(graph)
         self.dequantized = set(_dequantized(graph, self.constant))
 
     def multiplied(self, weight: TensorProto) -> bool:

@@ -29,6 +29,7 @@ from mcfuser.graph.views import (
     forward,
     permutation,
     sliding_strides,
+    split,
     within,
 )
 
@@ -362,10 +363,7 @@ def _channels_left(picture: Sequence[int], views: Sequence[relax.Call]) -> int:
                 after = forward(view, after, sizes)
             row = within(after, sizes, shape(views[-1]))[1]
         except Straddle as cut:
-            axis, inner = cut.axis, cut.inner
-            made = max(sizes) + 1
-            layout = {**layout, axis: layout[axis] * inner, made: layout[axis]}
-            sizes = {**sizes, axis: sizes[axis] // inner, made: inner}
+            layout, sizes, _ = split(layout, sizes, cut)
         except Unliftable:
             return 0
         else:

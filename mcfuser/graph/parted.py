@@ -17,14 +17,20 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TypeAlias
 
-import numpy as np
 from tvm import relax
 
-from mcfuser.graph.dataflow import BIJECTIVE, Dataflow, array, dtype, extents, shape, sources
+from mcfuser.graph.dataflow import (
+    BIJECTIVE,
+    Dataflow,
+    array,
+    dtype,
+    extents,
+    part_of,
+    shape,
+    sources,
+)
 from mcfuser.graph.matching import with_arguments
-from mcfuser.graph.tensors import tensor_over
 from mcfuser.graph.views import permutation
-from mcfuser.graph.weights import aligned
 
 _READ = ("relax.broadcast_to", "relax.strided_slice")
 """Views that are no operators: they are followed where they are read."""
@@ -204,11 +210,9 @@ class _Rewriting:
         if shape(a)[at] != sum(self.lengths) or a in self.made or a in self.members:
             raise _Whole
         axis, begin, found = at + len(shape(a)), 0, list[relax.Expr]()
-        constant = array(a)
         for part, length in enumerate(self.lengths):
-            if constant is not None:
-                piece = np.take(constant, range(begin, begin + length), axis)
-                found.append(relax.const(tensor_over(aligned(piece))))
+            if array(a) is not None:
+                found.append(part_of(a, axis, begin, begin + length))
             else:
                 sliced = relax.op.strided_slice(a, [axis], [begin], [begin + length])
                 found.append(self._emit(sliced, self._stage(part)))

@@ -13,8 +13,13 @@ from types import MappingProxyType
 import onnx
 from onnx import helper
 
-from mcfuser.graph.messages import inside
-from mcfuser.graph.weights import OnnxModel, names_read, operand_readers
+from mcfuser.graph.weights import (
+    OnnxModel,
+    constant_names,
+    names_elsewhere,
+    names_read,
+    operand_readers,
+)
 
 _TAKEN: Mapping[str, int] = MappingProxyType({"MatMul": 1, "Gemm": 1, "Conv": 1, "Gather": 0})
 """Operators that take a weight with a value that is computed, and which of their inputs it is."""
@@ -59,13 +64,8 @@ def unread_weights(model: OnnxModel) -> frozenset[str]:
     """The weights, of those that are arrays, that onnxruntime computes nothing from."""
     graph = model.proto.graph
     readers = operand_readers(graph)
-    elsewhere = {o.name for o in graph.output} | {i.name for i in graph.input}
-    fixed = {w.name for w in graph.initializer}
-    for node in graph.node:
-        if fixed.issuperset(filter(None, node.input)):
-            fixed.update(node.output)
-        for part in inside(node, onnx.GraphProto):
-            elsewhere |= names_read(part)
+    elsewhere = names_elsewhere(graph) | {i.name for i in graph.input}
+    fixed = constant_names(graph)
     normed = any(n.op_type == _NORM for n in graph.node)
 
     def taken(node: onnx.NodeProto, i: int) -> bool:

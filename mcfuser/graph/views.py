@@ -90,6 +90,15 @@ def _inner(stride: int, extent: int, boundary: int) -> int:
     return inner
 
 
+def split(
+    layout: AxisStrides, sizes: Mapping[int, int], cut: Straddle
+) -> tuple[AxisStrides, dict[int, int], int]:
+    """The strides and extents with two axes in place of one that is cut; the inner one is new."""
+    made, stride = max(sizes) + 1, layout[cut.axis]
+    layout = {**layout, cut.axis: stride * cut.inner, made: stride}
+    return layout, {**sizes, cut.axis: sizes[cut.axis] // cut.inner, made: cut.inner}, made
+
+
 def forward(call: relax.Call, layout: AxisStrides, sizes: Mapping[int, int]) -> AxisStrides:
     """The strides in the result of a view or a broadcast, given those in its argument."""
     if call.op.name == "relax.broadcast_to":

@@ -162,6 +162,22 @@ def operand_readers(graph: onnx.GraphProto) -> dict[str, list[tuple[onnx.NodePro
     return readers
 
 
+def constant_names(graph: onnx.GraphProto) -> set[str]:
+    """The names of a graph's weights, and of what its nodes compute from nothing else."""
+    known = {w.name for w in graph.initializer}
+    for node in graph.node:
+        if known.issuperset(filter(None, node.input)):
+            known.update(node.output)
+    return known
+
+
+def names_elsewhere(graph: onnx.GraphProto) -> set[str]:
+    """The names that something else than a graph's own nodes reads: nested graphs, and whoever
+    takes its results."""
+    parts = (part for node in graph.node for part in inside(node, onnx.GraphProto))
+    return {o.name for o in graph.output}.union(*map(names_read, parts))
+
+
 def names_read(graph: onnx.GraphProto) -> set[str]:
     """The names that nodes read, those of nested graphs included, and those of the results."""
     read = {name for node in inside(graph, onnx.NodeProto) for name in node.input}

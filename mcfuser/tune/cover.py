@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -258,12 +258,9 @@ def _likeliest(chain: Chain, unfused_at: Cut, predict: PredictSeconds) -> Cut | 
     if len(unfused_at) == 1:
         return whole
     between = intermediate_cuts(unfused_at) if len(unfused_at) <= FEW else ()
-    cuts = [w for w in (whole, *between) if _is_looked_at(pieces(chain, w))]
-    best: Cut = min(
-        [*cuts, unfused_at],
-        key=lambda where: (_predicted(pieces(chain, where), predict), len(where)),
-    )
-    return best
+    cuts = {**_looked_at(chain, (whole, *between)), unfused_at: pieces(chain, unfused_at)}
+    seconds = {where: _predicted(chains, predict) for where, chains in cuts.items()}
+    return min(seconds, key=lambda where: (seconds[where], len(where)))
 
 
 def expected_in_pieces(chain: Chain, device: Device, predict: PredictSeconds) -> float:
@@ -273,9 +270,15 @@ def expected_in_pieces(chain: Chain, device: Device, predict: PredictSeconds) ->
     return _predicted(pieces(chain, likeliest), predict) if likeliest else predict(chain)
 
 
-def _is_looked_at(chains: Sequence[Chain]) -> bool:
-    """Whether no chain without products, of several operators, has too many axes."""
-    return all(products(c) or len(c.operators) == 1 or len(c.axes) <= ROW_AXES for c in chains)
+def _looked_at(chain: Chain, cuts: Iterable[Cut]) -> dict[Cut, tuple[Chain, ...]]:
+    """The chains of those cuts of which no chain without products, of several operators, has too
+    many axes."""
+    every = {where: pieces(chain, where) for where in cuts}
+    return {where: chains for where, chains in every.items() if not any(map(_is_wide, chains))}
+
+
+def _is_wide(chain: Chain) -> bool:
+    return not products(chain) and len(chain.operators) > 1 and len(chain.axes) > ROW_AXES
 
 
 def _alone(chain: Chain, unfused_at: Cut, likeliest: Cut | None) -> str | None:
@@ -285,7 +288,7 @@ def _alone(chain: Chain, unfused_at: Cut, likeliest: Cut | None) -> str | None:
         return "one product with its epilogue" if len(unfused_at) == 1 else None
     if len(unfused_at) == 1:
         return "no product, one kernel"
-    if likeliest is not None and len(likeliest) > 1:
+    if likeliest != (len(chain.operators),):
         return None
     return f"no product, one kernel: {len(unfused_at)} are not predicted to be faster"
 
@@ -293,7 +296,7 @@ def _alone(chain: Chain, unfused_at: Cut, likeliest: Cut | None) -> str | None:
 def _far(chain: Chain, unfused_at: Cut, predict: PredictSeconds, cuts: Cuts) -> str | None:
     """Why the whole chain need not be tuned: it is not among the `cuts`, it has too many axes, or
     the model expects far more of its time than of the unfused cut's. None where it has to be."""
-    if len(chain.axes) > AXES or not _is_looked_at([chain]):
+    if len(chain.axes) > AXES or _is_wide(chain):
         return f"its {len(chain.axes)} axes have too many orders to look at"
     if cuts == "unfused":
         return "no time was left to try fewer kernels"
@@ -345,11 +348,10 @@ def _predicted_best(
         return None
 
     tuned = min(covers, key=lambda c: c.seconds)
-    cuts = {where: pieces(chain, where) for where in intermediate_cuts(unfused_at)}
     predictions = {
         where: _predicted(chains, predict)
-        for where, chains in cuts.items()
-        if least(chains, device) < tuned.seconds and _is_looked_at(chains)
+        for where, chains in _looked_at(chain, intermediate_cuts(unfused_at)).items()
+        if least(chains, device) < tuned.seconds
     }
     if not predictions:
         return None

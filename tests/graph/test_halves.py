@@ -31,7 +31,7 @@ def wide(net: Net, bias: Sequence[int] = (2 * COLUMNS,), rows: Sequence[int] = (
 
 
 def halves(net: Net, y: str, axis: int = -1, columns: int = COLUMNS) -> tuple[str, str]:
-    one = net.op("Slice", y, net.ints(0), net.ints(columns), net.ints(axis))
+    one = net.op("Slice", y, net.ints(-1 << 40), net.ints(columns), net.ints(axis))
     two = net.op("Slice", y, net.ints(-columns), net.ints(1 << 40), net.ints(axis))
     return one, two
 
