@@ -262,6 +262,16 @@ class Backend(Protocol):
         where nothing is missing."""
         ...
 
+    def lacking(self) -> str | None:
+        """What this machine lacks to build modules, as far as that is known without starting a
+        process; None where nothing is missing."""
+        ...
+
+    def refusal(self, module: Any) -> str | None:
+        """Why no device of this kind runs a model, to be read after the device's name; None where
+        nothing is known to speak against it."""
+        ...
+
     def environment(self, device: Device) -> Mapping[str, str]:
         """Environment variables that the measuring process has in addition to its parent's."""
         ...

@@ -30,7 +30,7 @@ from mcfuser.decide import (
 )
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import HOST
-from mcfuser.errors import InputError
+from mcfuser.errors import DeviceError, InputError
 from mcfuser.extents import BUCKETS, InputShapes, highest, ranged
 from mcfuser.graph.dataflow import weight_count
 from mcfuser.graph.draw import Feeds, inputs
@@ -105,8 +105,9 @@ def compile_model(
     without a measured kernel by then have the model's choice, or are left to TVM. Where a lock is
     given (`locked`), the chains' kernels and covers are the lock's: nothing is searched, and the
     cache is left alone.
-    Raises InputError where the model cannot be used or is larger than the limits allow, LockMiss
-    where it cannot be built as locked, and LimitError where there is no time for that.
+    Raises DeviceError where no module can be built here, or the device cannot run it, InputError
+    where the model cannot be used or is larger than the limits allow, LockMiss where it cannot be
+    built as locked, and LimitError where there is no time for that.
     """
     begun, spent = time.monotonic(), time.process_time()
     backend = backend_of(device)
@@ -117,6 +118,8 @@ def compile_model(
         )
     if options.retune:
         cache, options = RetuneCache(cache), replace(options, retune=False)
+    if (lacking := backend.lacking()) is not None:
+        raise DeviceError(f"no module for device '{device.name}' can be built: {lacking}")
     listener(Progress("import"))
     with ExitStack() as stack:
         worker = Worker(backend, device)
@@ -126,6 +129,8 @@ def compile_model(
         loaded, dynamic = _loaded(
             model, device, shapes, limits, folder, narrow, buckets, in_place, boxes
         )
+        if (why := backend.refusal(loaded[0].module)) is not None:
+            raise DeviceError(f"device '{device.name}' {why}")
         took, worked = time.monotonic() - begun, time.process_time() - spent
         price = _price(device, backend, options, locked)
         parted = [partition_for(one, device, price) for one in loaded]

@@ -13,14 +13,17 @@ from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
 from mcfuser import compile as compiling
 from mcfuser import decide as deciding
+from mcfuser.backends.cuda.backend import CudaBackend
 from mcfuser.compile import CompiledModel, LockedBuild, compile_model
 from mcfuser.decide import CHOOSING
 from mcfuser.devices.catalogue import device_named
+from mcfuser.errors import DeviceError
 from mcfuser.graph import segment
 from mcfuser.graph.load import load
 from mcfuser.graph.partition import partition
@@ -88,6 +91,28 @@ def test_the_module_computes_the_model(name: str, tmp_path: Path) -> None:
         )
         assert fused or product["reason"]
         assert product["phi"] > 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "nvidia/h200"])
+def test_what_modules_cannot_be_built_without_is_told_first(
+    device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = list[object]()
+    with pytest.raises(DeviceError, match=f"'{device}' can be built: no C.. compiler is in the"):
+        compile_model(b"", device_named(device), MemoryCache(), QUICK, {}, told.append)
+    assert told == []
+
+
+def test_what_no_gpu_computes_is_told_before_anything_is_tuned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CudaBackend, "lacking", lambda _: None)
+    monkeypatch.setattr(compiling, "decide_all", lambda *_: pytest.fail("something was tuned"))
+    net = Net(np.int64)
+    model = net.model(net.op("Unique", net.input("x", 32))).SerializeToString()
+    with pytest.raises(DeviceError, match="'nvidia/h200' cannot run the model: its Unique"):
+        compile_model(model, device_named("nvidia/h200"), MemoryCache(), QUICK, {})
 
 
 def test_a_decoding_step_is_right_and_is_built_as_it_was_locked(

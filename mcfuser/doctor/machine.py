@@ -9,23 +9,19 @@ from pathlib import Path
 
 from mcfuser.diagnosis import Diagnosis
 from mcfuser.errors import InputError
+from mcfuser.process import linker as tools
 
-LINKERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
-"""The programs that TVM looks for, to link a module."""
 LEAST, SCARCE = 64 << 20, 1 << 30
 """Bytes of a disk: below the first nothing can be compiled, below the second it is soon full."""
 
 
 def linker() -> Iterator[Diagnosis]:
     """Whether modules can be linked."""
-    found = next(filter(None, map(shutil.which, LINKERS)), None)
-    if found is not None:
-        yield Diagnosis("linker", "ok", f"modules are linked by {found}", facts={"path": found})
+    found = tools.linker()
+    if found is None:
+        yield Diagnosis("linker", "problem", tools.ABSENT, tools.REMEDY)
         return
-    yield Diagnosis(
-        "linker", "problem", f"no C++ compiler is in the path, and TVM links modules with one of "
-        f"{', '.join(LINKERS)}", "install one: the package g++ of most systems",
-    )  # fmt: skip
+    yield Diagnosis("linker", "ok", f"modules are linked by {found}", facts={"path": found})
 
 
 def locks() -> Iterator[Diagnosis]:

@@ -21,6 +21,7 @@ from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.neighbours import STEP, neighbours
 from mcfuser.lowering.tensorir.winograd import TRANSFORMS, convolved
 from mcfuser.model.sequential import sequential
+from mcfuser.process.linker import without_linker
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
 
@@ -118,6 +119,12 @@ class CpuBackend:
         return None
 
     def missing(self) -> str | None:
+        return None
+
+    def lacking(self) -> str | None:
+        return without_linker()
+
+    def refusal(self, module: Any) -> str | None:
         return None
 
     def environment(self, device: Device) -> Mapping[str, str]:

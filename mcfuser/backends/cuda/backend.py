@@ -31,6 +31,7 @@ from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model import fitted
 from mcfuser.model.feasible import feasible, spills_too_much
 from mcfuser.model.occupancy import WARP, blocks_held
+from mcfuser.process.linker import without_linker
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
 
@@ -150,6 +151,17 @@ class CudaBackend:
                 "install mcfuser with its gpu extra: pip install 'mcfuser[gpu]'"
             )
         return None
+
+    def lacking(self) -> str | None:
+        """A linker, or something of NVIDIA's packages."""
+        from mcfuser.codegen.cuda import module
+
+        return without_linker() or module.lacking()
+
+    def refusal(self, module: Any) -> str | None:
+        from mcfuser.codegen.cuda.module import refusal
+
+        return refusal(module)
 
     def environment(self, device: Device) -> Mapping[str, str]:
         return {}

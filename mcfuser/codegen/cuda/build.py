@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mcfuser.lowering.triton.instructions import waits
+from mcfuser.process.linker import linker
 
 MAP = "tensormap"
 """The type of an argument that is a tensor map, in addition to TVM's own types."""
@@ -122,8 +123,9 @@ def _load_driver(folder: Path) -> None:
     except OSError:
         source, library = folder / "driver.c", folder / "libcuda.so.1"
         source.write_text("".join(f"int {f}(void) {{ return {_NO_DEVICE}; }}\n" for f in _DRIVER))
-        flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
-        subprocess.run(["cc", *flags, "-o", str(library), str(source)], check=True)
+        flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-x", "c"]
+        program = linker() or "cc"
+        subprocess.run([program, *flags, "-o", str(library), str(source)], check=True)
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
 
 

@@ -24,7 +24,7 @@ from tvm import relax
 from mcfuser.chain import BYTES, NO_STARTS
 from mcfuser.codegen import apart
 from mcfuser.codegen.apart import ApartConstants, Content, content
-from mcfuser.codegen.cuda.build import MAP
+from mcfuser.codegen.cuda.build import MAP, found_in, places
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.kernel import SourceKernel
 from mcfuser.codegen.cuda.operators import only_on_host, with_operators
@@ -198,12 +198,8 @@ def build(
     are missing, or where its compiler or TVM refuse the module; ValueError for two kernels of one
     name.
     """
-    if (operator := only_on_host(module)) is not None:
-        raise DeviceError(
-            f"device '{device.name}' cannot run the model: its {operator} finds as many elements "
-            "as there are, which TVM computes in a host's memory only; compile it for a CPU, or "
-            "export the model without it"
-        )
+    if (why := refusal(module)) is not None:
+        raise DeviceError(f"device '{device.name}' {why}")
     module, loops = with_kernels(module, device)
     module, choices = with_suppression_kernels(module, device)
     module, others = with_operators(module)
@@ -211,11 +207,8 @@ def build(
     names = [name for k in every for name, _ in k.functions]
     if len(set(names)) < len(names):
         raise ValueError("two kernels of one name; a module finds its kernels by name")
-    if missing := [name for name in NEEDED if not _installed(name)]:
-        raise DeviceError(
-            f"a module for device '{device.name}' needs the package {missing[0]}, which is not "
-            "installed; install mcfuser with its gpu extra: pip install 'mcfuser[gpu]'"
-        )
+    if (why := lacking()) is not None:
+        raise DeviceError(f"no module for device '{device.name}' can be built: {why}")
     with tempfile.TemporaryDirectory(prefix="mcfuser-") as name:
         folder = Path(name)
         behind = _write(folder, module, device, every)
@@ -236,6 +229,33 @@ def build(
         behind.append(folder / "module.so")
         with (folder / "module.so").open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def refusal(module: tvm.IRModule) -> str | None:
+    """Why no GPU runs a model, to be read after its name; None where nothing is known to speak
+    against it."""
+    operator = only_on_host(module)
+    if operator is None:
+        return None
+    return (
+        f"cannot run the model: its {operator} finds as many elements as there are, which TVM "
+        "computes in a host's memory only; compile it for a CPU, or export the model without it"
+    )
+
+
+def lacking() -> str | None:
+    """What of NVIDIA's packages a module cannot be built without; None where nothing is missing."""
+    for name in NEEDED:
+        if not _installed(name):
+            return (
+                f"package {name} is not installed; install mcfuser with its gpu extra: pip install "
+                "'mcfuser[gpu]'"
+            )
+    try:
+        found_in(places())
+    except FileNotFoundError as error:
+        return str(error)
+    return None
 
 
 def _installed(name: str) -> bool:

@@ -207,8 +207,22 @@ def test_missing_packages_are_named(
     compiled: tuple[TritonSource, Binary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_module, "NEEDED", ("no_such.package",))
-    with pytest.raises(DeviceError, match=r"needs the package no_such\.package.*mcfuser\[gpu\]"):
+    with pytest.raises(DeviceError, match=r"package no_such\.package is not .*mcfuser\[gpu\]"):
         cuda_module.build(module_with(*compiled), device_named("nvidia/h200"), [])
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"package {' '.join(MISSING)} is not installed")
+def test_a_missing_header_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cuda_module.lacking() is None
+    for name in ("include/cuda_runtime.h", "lib/libcudart.so.13"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr(cuda_module, "places", lambda: [tmp_path])
+    assert cuda_module.lacking() == (
+        f"{tmp_path} has no include/crt/mma.h; install the package nvidia-cuda-crt"
+    )
 
 
 def test_large_constants_travel_apart_and_come_back(compiled: tuple[TritonSource, Binary]) -> None:
