@@ -47,6 +47,7 @@ from mcfuser.lock import BoxPin, Lock
 from mcfuser.measure.worker import Worker
 from mcfuser.model.least import least
 from mcfuser.resume import resume
+from mcfuser.tune import listers
 from mcfuser.tune.cover import Decision, expected_in_pieces
 from mcfuser.tune.expected import expected
 from mcfuser.tune.locked import LockedKernels
@@ -123,6 +124,7 @@ def compile_model(
     listener(Progress("import"))
     with ExitStack() as stack:
         worker = Worker(backend, device)
+        stack.callback(listers.stop)
         stack.callback(worker.stop)
         worker.warm()
         boxes = _boxes(locked, shapes)

@@ -78,19 +78,22 @@ class Candidates:
         return np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(rows) else []
 
 
-def promising(space: Space, table: KnobTable, feasible: Feasible, estimate: Estimate) -> Space:
-    """A space that rule 4 has tabled, where it has more than MANY candidates without the tiles that
-    are expected to take NEAR times the least or longer, while all knobs but the first have their
-    defaults; and of the others, which may be as many where only memory counts, those that are
-    expected to take least, in MOST candidates."""
+def looked_at(space: Space, table: KnobTable) -> Tables | None:
+    """The tiles of a space that rule 4 has tabled, whose least times are asked for to find the
+    promising ones; None where all of its candidates are."""
     tables = space.tables or ()
     count = sum(len(tiles) for _, tiles in tables)
     if count * len(table) <= MANY:
-        return space
+        return None
     if count > LOOKED:
-        tables = _chosen(tables, np.random.default_rng(0).permutation(count) < LOOKED)
-    plain = KnobTable(table.kind, table.device, plain=True)
-    times = [_least(plan, tiles, plain, feasible, estimate) for plan, tiles in tables]
+        return _chosen(tables, np.random.default_rng(0).permutation(count) < LOOKED)
+    return tables
+
+
+def promising(space: Space, table: KnobTable, tables: Tables, times: Sequence[Floats]) -> Space:
+    """A space without the tiles of which the least times (`least`) are NEAR times the least of all
+    or longer; and of the others, which may be as many where only memory counts, those that are
+    expected to take least, in MOST candidates. `tables` are the tiles that were looked at."""
     every = np.concatenate(times)
     best = np.argsort(every, kind="stable")[: max(1, MOST // len(table))]
     if not np.isfinite(every[best[0]]):  # none is feasible with them
@@ -107,17 +110,18 @@ def _chosen(tables: Tables, chosen: NDArray[np.bool_]) -> Tables:
     return tuple((plan, tiles) for plan, tiles in left if len(tiles))
 
 
-def _least(
+def least(
     plan: Plan, tiles: Ints, table: KnobTable, feasible: Feasible, estimate: Estimate
 ) -> Floats:
-    """The least seconds of each of the tiles under the settings of a table, infinity where none is
-    feasible."""
-    least = np.full(len(tiles), np.inf)
-    which, numbers = table.choose(plan, tiles, feasible, measured=False)
+    """The least seconds of each of the tiles while all knobs of a table but the first have their
+    defaults, infinity where none is feasible."""
+    plain = KnobTable(table.kind, table.device, plain=True)
+    seconds = np.full(len(tiles), np.inf)
+    which, numbers = plain.choose(plan, tiles, feasible, measured=False)
     if len(which):
-        seconds = estimate(plan, tiles[which], table.columns(numbers), table.device)
-        np.minimum.at(least, which, seconds)
-    return least
+        every = estimate(plan, tiles[which], plain.columns(numbers), plain.device)
+        np.minimum.at(seconds, which, every)
+    return seconds
 
 
 def candidates(

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 from mcfuser.backend import Backend
 from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
-from mcfuser.space.candidates import Candidates, Estimate, candidates, promising
+from mcfuser.space.candidates import (
+    Candidates,
+    Estimate,
+    Tables,
+    candidates,
+    least,
+    looked_at,
+    promising,
+)
 from mcfuser.space.knobs import KnobTable, declared
 from mcfuser.space.plan import Floats
 from mcfuser.space.prune import Space, SpaceKind, distinct, parted, prune, space
+from mcfuser.tune.listers import LeastRequest, least_times
 from mcfuser.tune.tuned import TuneOptions
 
 PRICED = 1024
@@ -99,8 +108,30 @@ def _promising(
     """The part of a chain's space that is listed, None if that is all of it."""
     whole, _ = _pruned(chain, device, kind, shifts, backend)
     table = KnobTable(backend.knobs, device)
-    left = promising(whole, table, backend.feasible, backend.estimate)
+    tables = _looked_at(chain, device, kind, shifts, backend)
+    if tables is None:
+        return None
+    request = LeastRequest(chain, device, kind, shifts)
+    here = partial(least_times_here, request, backend)
+    left = promising(whole, table, tables, least_times(request, len(tables), here))
     return left if left is not whole else None
+
+
+def least_times_here(request: LeastRequest, backend: Backend, plans: Sequence[int]) -> list[Floats]:
+    """The least times [tiles] of some of the plans of a chain's space that are looked at, by their
+    numbers, computed by this process."""
+    tables = _looked_at(request.chain, request.device, request.space, request.shifts, backend)
+    table = KnobTable(backend.knobs, request.device)
+    assert tables is not None
+    return [least(*tables[i], table, backend.feasible, backend.estimate) for i in plans]
+
+
+@lru_cache(1)
+def _looked_at(
+    chain: Chain, device: Device, kind: SpaceKind, shifts: bool, backend: Backend
+) -> Tables | None:
+    whole, _ = _pruned(chain, device, kind, shifts, backend)
+    return looked_at(whole, KnobTable(backend.knobs, device))
 
 
 @lru_cache(LISTED)

@@ -10,8 +10,17 @@ import pytest
 
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.space.candidates import MANY, NEAR, Candidates, candidates, promising
-from mcfuser.space.knobs import Columns, KnobTable, knob
+from mcfuser.space.candidates import (
+    MANY,
+    NEAR,
+    Candidates,
+    Estimate,
+    candidates,
+    least,
+    looked_at,
+    promising,
+)
+from mcfuser.space.knobs import Columns, Feasible, KnobTable, knob
 from mcfuser.space.plan import Ints, Plan
 from mcfuser.space.prune import Space, distinct, parted, prune, space
 from tests.support.chains import named
@@ -95,6 +104,15 @@ def tabled(tables: Space) -> set[tuple[str, tuple[int, ...]]]:
     return {(name, tuple(row)) for name, tiles in found for row in tiles.tolist()}
 
 
+def left_of(space: Space, table: KnobTable, feasible: Feasible, estimate: Estimate) -> Space:
+    """The promising part of a space, all of whose plans are looked at here."""
+    tables = looked_at(space, table)
+    if tables is None:
+        return space
+    times = [least(plan, tiles, table, feasible, estimate) for plan, tiles in tables]
+    return promising(space, table, tables, times)
+
+
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcfuser.space.candidates.MANY", 100)
@@ -109,7 +127,7 @@ def test_of_many_candidates_those_with_tiles_near_the_best_are_promising(
         warps: int = knob(1, (1, 2))
         unroll: int = knob(1, (1, 3))
 
-    left = promising(found.space, KnobTable(TwoKnobs, H200), all_feasible, by_tiles)
+    left = left_of(found.space, KnobTable(TwoKnobs, H200), all_feasible, by_tiles)
     every = tabled(found.space)
     least = min(sum(tiles) for _, tiles in every)
     assert tabled(left) == {(p, t) for p, t in every if sum(t) < NEAR * least}
@@ -123,7 +141,7 @@ def test_of_many_promising_ones_the_best_stay(
     every = sorted(sum(tiles) for _, tiles in tabled(found.space))
     for most in (1, 2, 40):
         monkeypatch.setattr("mcfuser.space.candidates.MOST", SETTINGS * most)
-        left = promising(found.space, KnobTable(OneKnob, H200), all_feasible, by_tiles)
+        left = left_of(found.space, KnobTable(OneKnob, H200), all_feasible, by_tiles)
         assert sorted(sum(tiles) for _, tiles in tabled(left)) == every[:most]
     assert every[0] == every[1]
 
@@ -141,7 +159,7 @@ def test_of_very_many_tiles_some_are_looked_at(
         return by_tiles(plan, tiles, settings, device)
 
     left, again = (
-        promising(found.space, KnobTable(OneKnob, H200), all_feasible, counted) for _ in range(2)
+        left_of(found.space, KnobTable(OneKnob, H200), all_feasible, counted) for _ in range(2)
     )
     assert sum(asked) == 2 * 60 * SETTINGS
     assert tabled(left) == tabled(again) < every and len(every) > 60
@@ -153,7 +171,7 @@ def test_tiles_that_no_plain_settings_allow_are_not_promising(found: Candidates)
     def large(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> np.ndarray:
         return tiles.sum(axis=1) > 150
 
-    left = promising(found.space, KnobTable(OneKnob, H200), large, by_tiles)
+    left = left_of(found.space, KnobTable(OneKnob, H200), large, by_tiles)
     sums = {sum(tiles) for _, tiles in tabled(left)}
     assert min(sums) > 150 and max(sums) < NEAR * min(sums)
 
@@ -163,11 +181,11 @@ def test_where_no_plain_settings_are_feasible_all_stays(found: Candidates) -> No
     def none(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> np.ndarray:
         return settings["unroll"] == 9
 
-    assert promising(found.space, KnobTable(OneKnob, H200), none, by_tiles) is found.space
+    assert left_of(found.space, KnobTable(OneKnob, H200), none, by_tiles) is found.space
 
 
 def test_of_few_candidates_all_stay(found: Candidates) -> None:
     assert len(found) <= MANY
     table = KnobTable(OneKnob, H200)
-    left = promising(found.space, table, all_feasible, lambda *_: pytest.fail("asked"))
+    left = left_of(found.space, table, all_feasible, lambda *_: pytest.fail("asked"))
     assert left is found.space
