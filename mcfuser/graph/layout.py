@@ -182,19 +182,22 @@ def channels_last(
     """The values that are stored with their channels last, if they are stored; none of the `barred`
     ones is.
 
-    They are those that convolutions compute, what is computed from these position by position, and
-    what moves elements of these alone, where every reader can be part of a chain or moves elements
-    of what is stored alike. A depthwise convolution of what lies by lines computes lines: a vector
-    of its channels would be gathered for each position of a window.
+    They are those that convolutions compute, what is computed from these position by position, what
+    moves elements of these alone, and pictures of rows that convolutions read, where every reader
+    can be part of a chain or moves elements of what is stored alike. A depthwise convolution of
+    what lies by lines computes lines: a vector of its channels would be gathered for each position
+    of a window.
     """
     pictures = [v for v in flow.order if len(extents(v) or ()) > 2]
     moving = {v: parts for v in pictures if (parts := moved_from(flow.values[v]))}
     alike = {v: moving.get(v, ()) or _depthwise_data(flow, v) for v in pictures}
+    turned = {v for v in _convolved(flow) if _turns_rows(flow, v)}
     while True:
         found = set[relax.Var]()
         for v in pictures:
             parts = moving.get(v, ())
             known = found.issuperset(parts) if parts else _has_channels(flow, v, found)
+            known = known or v in turned
             if known and v not in barred:
                 found.add(v)
         if not found:
@@ -273,6 +276,32 @@ def unpadded(flow: Dataflow, value: relax.Expr) -> relax.Expr:
     if isinstance(padded, relax.Call) and flow.operator(value) == "nn.pad":
         return padded.args[0]
     return value
+
+
+def _convolved(flow: Dataflow) -> frozenset[relax.Var]:
+    """What convolutions multiply, and what they would multiply but for elementwise operators and
+    views that keep its channels."""
+    found = set[relax.Expr]()
+    for v in reversed(flow.order):
+        value = flow.values[v]
+        match flow.kinds[v]:
+            case "product" if value.op.name == "relax.matmul":
+                found |= {value.args[1]} if is_pointwise(flow, value) else set()
+            case "product":
+                found.add(unpadded(flow, value.args[0]))
+            case "elementwise" if v in found:
+                found |= {a for a in value.args if shape(a) == shape(v)}
+            case "view" if v in found and _keeps_channels(value, {value.args[0]}):
+                found.add(value.args[0])
+    return frozenset(v for v in found if isinstance(v, relax.Var))
+
+
+def _turns_rows(flow: Dataflow, v: relax.Var) -> bool:
+    """Whether a value is a picture of rows, each of which has a position's channels."""
+    value = flow.values.get(v)
+    if not isinstance(value, relax.Call) or value.op.name != "relax.permute_dims":
+        return False
+    return permutation(value) == from_last(len(shape(v)))
 
 
 def _has_channels(flow: Dataflow, v: relax.Var, found: AbstractSet[relax.Var]) -> bool:

@@ -195,6 +195,38 @@ def test_positions_are_no_channels_where_a_picture_is_turned_round(
                 assert tensor.strides is None and along[-1] == channels, (str(chain), tensor)
 
 
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("last", ["always", "dense"])
+def test_rows_are_written_as_they_lie_for_the_convolution_that_reads_a_picture_of_them(
+    last: ChannelsLast, flat: bool, kernel: int, tmp_path: Path
+) -> None:
+    """However they are turned into a picture, and with an activation between."""
+    net, n, channels, side = Net(), 2, 16, 12
+    x = net.input("x", n, side * side, 8)
+    rows = net.op("MatMul", x, net.weight(8, channels))
+    if flat:
+        y = net.op("Transpose", rows, perm=[0, 2, 1])
+        y = net.op("Reshape", y, net.ints(n, channels, side, side))
+    else:
+        y = net.op("Reshape", rows, net.ints(n, side, side, channels))
+        y = net.op("Transpose", y, perm=[0, 3, 1, 2])
+    y = conv(net, net.op("Relu", y), 10, channels, kernel)
+    found = parted(net, conv(net, y, 4, 10), folder=tmp_path, last=last)
+    first = found.matches[0].chain
+    (out,) = first.outputs
+    columns = 10 if kernel == 1 else channels  # the products of both are one chain then
+    assert first.tensor(out).strides is None and first.shape(out)[-1] == columns
+
+
+def test_rows_that_others_read_turned_round_lie_by_lines(tmp_path: Path) -> None:
+    net = Net()
+    rows = net.op("MatMul", net.input("x", 2, 144, 8), net.weight(8, 16))
+    y = net.op("Reshape", net.op("Transpose", rows, perm=[0, 2, 1]), net.ints(2, 16, 12, 12))
+    z = net.op("Concat", net.op("Relu", y), net.input("z", 2, 16, 12, 12), axis=0)
+    parted(net, conv(net, y, 4, 16), conv(net, z, 4, 16), folder=tmp_path)
+
+
 @pytest.mark.parametrize("given", [(24,), (4, 6), (1, 24), (2, 3, 4), ()])
 @pytest.mark.parametrize("last", get_args(ChannelsLast))
 def test_what_becomes_a_picture_may_have_any_dimensions(
@@ -250,7 +282,7 @@ def test_a_norm_over_channels_reads_them_where_they_are(tmp_path: Path) -> None:
     wide = net.op("MatMul", normed, net.weight(8, 6))
     back = net.op("Transpose", net.op("Relu", wide), perm=[0, 3, 1, 2])
     found = parted(net, conv(net, back, 5, 6), folder=tmp_path)
-    assert turned(found) == 1
+    assert turned(found) == 2, "what is normed, and the rows that become a picture"
     norm = next(m for m in found.matches if m.channels_last & m.arguments.keys())
     assert norm.chain.tensor(norm.chain.inputs[0]).strides is None
 
@@ -376,7 +408,7 @@ def _layer(net: Net, rng: random.Random, x: str, shape: list[int]) -> str:
     _, channels, height, width = shape
     kind = rng.choice(
         ("dense", "depthwise", "groups", "point", "pool", "mean", "residual", "map", "norm",
-         "concat", "gate", "branch", "split", "enlarge")
+         "rows", "concat", "gate", "branch", "split", "enlarge")
     )  # fmt: skip
     least = min(height, width)
     if kind in ("dense", "groups"):
@@ -400,6 +432,12 @@ def _layer(net: Net, rng: random.Random, x: str, shape: list[int]) -> str:
         return net.op(name, x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     if kind == "residual":
         return net.op("Add", x, conv(net, x, channels, channels, rng.choice((1, 3))))
+    if kind == "rows":
+        rows = net.op("Reshape", x, net.ints(shape[0], channels, -1))
+        rows = net.op("Transpose", rows, perm=[0, 2, 1])
+        shape[1] = rng.choice((4, 5, 16))
+        rows = net.op("MatMul", rows, net.weight(channels, shape[1]))
+        return net.op("Reshape", net.op("Transpose", rows, perm=[0, 2, 1]), net.ints(*shape))
     if kind == "norm":
         rows = net.op("Transpose", x, perm=[0, 2, 3, 1])
         rows = net.op("LayerNormalization", rows, net.weight(channels), net.weight(channels))
