@@ -1,8 +1,6 @@
 """What the processes beside a search share, loaded once and then forked
 (`mcfuser.process.forkserver`, `mcfuser.tune.listers`)."""
 
-import sympy  # noqa: F401  (the algebra loads it when it first needs it)
-
 from mcfuser.backends import backend_of
 from mcfuser.space.plan import Floats
 from mcfuser.tune.expected import least_times_here

@@ -32,7 +32,7 @@ HANDS = 4
 """Parts for each process, as plans take unequal times."""
 LONGEST = 60.0
 """Seconds after which a process is given up, and its part is done here."""
-Here = Callable[[Sequence[int]], list[Floats]]
+LookHere = Callable[[Sequence[int]], list[Floats]]
 """What gives the least times [tiles] of some plans of a chain, by their numbers."""
 
 
@@ -47,7 +47,7 @@ class LeastRequest:
     plans: tuple[int, ...] = ()
 
 
-def least_times(request: LeastRequest, count: int, here: Here) -> list[Floats]:
+def least_times(request: LeastRequest, count: int, here: LookHere) -> list[Floats]:
     """The least times of the tiles of each of `count` plans; of few plans all are computed `here`,
     as is what other processes do not answer."""
     if count < MANY or not (crew := _crew()).helpers:
@@ -77,7 +77,7 @@ class _Crew:
         self._forks = dict[int, Fork]()
         self._one = threading.Lock()
 
-    def least_times(self, request: LeastRequest, count: int, here: Here) -> list[Floats]:
+    def least_times(self, request: LeastRequest, count: int, here: LookHere) -> list[Floats]:
         if not self._one.acquire(blocking=False):  # another thread has them all
             return here(range(count))
         try:
@@ -94,7 +94,7 @@ class _Crew:
                 self._folder.cleanup()
                 self._folder = None
 
-    def _dealt(self, request: LeastRequest, count: int, here: Here) -> list[Floats]:
+    def _dealt(self, request: LeastRequest, count: int, here: LookHere) -> list[Floats]:
         hands = min(count, HANDS * (self.helpers + 1))
         left = deque(range(i, count, hands) for i in range(hands))
         times = dict[int, Floats]()

@@ -58,11 +58,10 @@ def test_what_is_promising_is_found_once(monkeypatch: pytest.MonkeyPatch) -> Non
     """For a price, for a search, and for what may be used without a measurement."""
     asked = list[str]()
 
-    def promising(space: Space, *rest: object) -> Space:
+    def looked_at(space: Space, *rest: object) -> None:
         asked.append(space.program.chain.name)
-        return space
 
-    monkeypatch.setattr(expected, "promising", promising)
+    monkeypatch.setattr(expected, "looked_at", looked_at)
     chain = replace(CHAIN, name="found_once")
     price = expected.expected(chain, H200, TuneOptions(), CUDA)
     for measured in (True, False):

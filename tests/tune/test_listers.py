@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mcfuser.backends.cuda.backend import CUDA
-from mcfuser.chain import from_text
+from mcfuser.chain import Chain, from_json, from_text
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.process.forkserver import ForkServer
 from mcfuser.space.plan import Floats
@@ -36,6 +36,21 @@ def crew(monkeypatch: pytest.MonkeyPatch) -> Iterator[listers._Crew]:
         process.end()
 
 
+def pointwise() -> Chain:
+    """A convolution of single positions, which lie by lines, with a bias and what it is added
+    to."""
+    axes = {"A": "mki", "B": "kn", "F": "n", "G": "min", "E": "min"}
+    tensors = {n: {"shape": list(s), "dtype": "float16"} for n, s in axes.items()}
+    return from_json({
+        "axes": {"m": 2, "i": 256, "n": 1280, "k": 1280},
+        "tensors": tensors,
+        "operators": [
+            "C[m, i, n] = sum[k] A[m, k, i] * B[k, n]",
+            "E[m, i, n] = float16(C[m, i, n] + F[n] + G[m, i, n])",
+        ],
+    })  # fmt: skip
+
+
 def here(plans: Sequence[int]) -> list[Floats]:
     return [np.array([float(i), os.getpid()]) for i in plans]
 
@@ -55,9 +70,9 @@ def test_processes_answer_as_this_one_would(
     crew: listers._Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a real space, which is a large one already: each takes it apart for itself."""
-    chain = from_text("gemm:16,4096,4096,128,128", "float16")
-    request = LeastRequest(chain, H200, TuneOptions().space, TuneOptions().shifts)
-    tables = expected._looked_at(chain, H200, TuneOptions().space, TuneOptions().shifts, CUDA)
+    chain = pointwise()
+    request = LeastRequest(chain, H200, REQUEST.space, REQUEST.shifts)
+    tables = expected._looked_at(chain, H200, REQUEST.space, REQUEST.shifts, CUDA)
     assert tables is not None and len(tables) >= MANY
     alone = expected.least_times_here(request, CUDA, range(len(tables)))
     mine = list[int]()
