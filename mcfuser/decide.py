@@ -44,10 +44,9 @@ SAVES = 0.1
 """The share of a chain's time that its fused kernel must be able to save to be tried where the time
 for searches is short."""
 AHEAD = 2
-"""Chains of which kernels are built at a time where the model chooses them, at least."""
-BUILDERS = 4
-"""With more builders than so many for each of these chains, kernels of more chains are built: to
-list the candidates of one takes as long as several builders take for its kernel."""
+"""Chains of which kernels are built at a time where the model chooses them, at least; as many as
+there are builders, where these are more: a kernel is built in 1 to 3 s, and candidates are listed
+in 0.2 (an H200's host of 16 cores)."""
 NEAR = 1.1
 """Covers whose kernels' times in sum differ by less than this factor are timed as whole modules."""
 STARTED = 10.0
@@ -144,7 +143,7 @@ class ModelTuning:
     @property
     def ahead(self) -> int:
         """The chains of which kernels are built at a time where the model chooses them."""
-        return max(AHEAD, self.worker.builder.workers // BUILDERS)
+        return max(AHEAD, self.worker.builder.workers)
 
     @property
     def useful(self) -> float:
