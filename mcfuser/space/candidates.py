@@ -91,9 +91,10 @@ def looked_at(space: Space, table: KnobTable) -> Tables | None:
 
 
 def promising(space: Space, table: KnobTable, tables: Tables, times: Sequence[Floats]) -> Space:
-    """A space without the tiles of which the least times (`least`) are NEAR times the least of all
-    or longer; and of the others, which may be as many where only memory counts, those that are
-    expected to take least, in MOST candidates. `tables` are the tiles that were looked at."""
+    """A space without the tiles that are expected to take NEAR times the least or longer while all
+    knobs of its table but the first have their defaults; and of the others, which may be as many
+    where only memory counts, those that are expected to take least, in MOST candidates. `tables`
+    are the tiles that were looked at, and `times` their least times (`least`)."""
     every = np.concatenate(times)
     best = np.argsort(every, kind="stable")[: max(1, MOST // len(table))]
     if not np.isfinite(every[best[0]]):  # none is feasible with them
@@ -113,13 +114,12 @@ def _chosen(tables: Tables, chosen: NDArray[np.bool_]) -> Tables:
 def least(
     plan: Plan, tiles: Ints, table: KnobTable, feasible: Feasible, estimate: Estimate
 ) -> Floats:
-    """The least seconds of each of the tiles while all knobs of a table but the first have their
-    defaults, infinity where none is feasible."""
-    plain = KnobTable(table.kind, table.device, plain=True)
+    """The least seconds of each of the tiles under the settings of a table, infinity where none is
+    feasible."""
     seconds = np.full(len(tiles), np.inf)
-    which, numbers = plain.choose(plan, tiles, feasible, measured=False)
+    which, numbers = table.choose(plan, tiles, feasible, measured=False)
     if len(which):
-        every = estimate(plan, tiles[which], plain.columns(numbers), plain.device)
+        every = estimate(plan, tiles[which], table.columns(numbers), table.device)
         np.minimum.at(seconds, which, every)
     return seconds
 

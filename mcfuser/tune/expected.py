@@ -121,7 +121,7 @@ def least_times_here(request: LeastRequest, backend: Backend, plans: Sequence[in
     """The least times [tiles] of some of the plans of a chain's space that are looked at, by their
     numbers, computed by this process."""
     tables = _looked_at(request.chain, request.device, request.space, request.shifts, backend)
-    table = KnobTable(backend.knobs, request.device)
+    table = KnobTable(backend.knobs, request.device, plain=True)
     assert tables is not None
     return [least(*tables[i], table, backend.feasible, backend.estimate) for i in plans]
 

@@ -109,7 +109,8 @@ def left_of(space: Space, table: KnobTable, feasible: Feasible, estimate: Estima
     tables = looked_at(space, table)
     if tables is None:
         return space
-    times = [least(plan, tiles, table, feasible, estimate) for plan, tiles in tables]
+    plain = KnobTable(table.kind, table.device, plain=True)
+    times = [least(plan, tiles, plain, feasible, estimate) for plan, tiles in tables]
     return promising(space, table, tables, times)
 
 
