@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import median
 
 from mcfuser.backends import backend_of
 from mcfuser.build import DecidedModel
@@ -37,6 +38,8 @@ the module must be there by some time."""
 GPU_CHOICE = 1.0
 """Seconds in which the model chooses a GPU's kernel, some of whose candidates spill registers: 0.9
 for each of the 177 of a diffusion model's U-Net on 16 cores, 2.0 on a slower host with as many."""
+KNOWN = 8
+"""Chains for which the model has chosen, after which their median tells how long that takes."""
 USEFUL = 4.0
 """Seconds without which a search measures nothing, or next to nothing, on two busy cores. With more
 builders it may be less (Builder.enough)."""
@@ -81,6 +84,8 @@ class ModelTuning:
     """The module that must be there at some time, if there is such a time."""
     compiled: list[float] = field(default_factory=list)
     """Seconds of a core that the kernels of chains took to compile, as far as that is known."""
+    choosing: list[float] = field(default_factory=list)
+    """Seconds in which the model chose a kernel, for each chain of which it chose all."""
 
     @property
     def measured(self) -> bool:
@@ -131,6 +136,8 @@ class ModelTuning:
     def free(self) -> float:
         """The seconds of the next search, if the model chooses where all others would be."""
         each = CHOICE if self.worker.backend.on_host else GPU_CHOICE
+        if len(self.choosing) >= KNOWN:
+            each = median(self.choosing)
         return self.deadline - time.monotonic() - each * (self.searches - 1)
 
     @property
@@ -254,11 +261,14 @@ def decide_all(
             run.searches = sum(alone[at:])
         pieces = searches[at] if cuts != "unfused" else alone[at]
         run.part = weights[at] / sum(weights[at:]) / pieces
+        since, chosen = time.monotonic(), run.chooses
         for each in chains[at : at + run.ahead]:
             run.begin_ahead(each, _cuts(short, worth[each.key]))
         decisions[key] = decide(
             chain, run.device, run.tune, run.predict, partial(run.compare, chain), cuts
         )
+        if chosen:
+            run.choosing.append((time.monotonic() - since) / pieces)
         run.learn(decisions[key])
         for words in decision_words(run.place, decisions[key]):
             run.listener(Note(words))

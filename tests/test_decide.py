@@ -356,6 +356,40 @@ def test_kernels_are_built_ahead_where_time_is_short_and_nothing_is_timed_beside
         assert run.ahead == chains
 
 
+def test_what_choices_took_tells_how_many_searches_have_time() -> None:
+    """Where the first eight took a tenth of a second, there is time for one beside 99 more."""
+    gpu = StandIn(device_named("h200"))
+    end = time.monotonic() + 60.0
+    run = ModelTuning(gpu.device, MemoryCache(), QUICK, unheard, gpu, end, 5.0)
+    run.searches = 100
+    assert run.chooses, "each is given a second"
+    run.choosing += [9.0] + [0.1] * (deciding.KNOWN - 2)
+    assert run.chooses, "too few are known"
+    run.choosing.append(0.1)
+    assert not run.chooses and run.free == pytest.approx(60.0 - 9.9, abs=1.0)
+
+
+def test_choices_are_timed_where_no_search_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = list[ModelTuning]()
+
+    def decide(chain: Chain, *_: object) -> Decision:
+        time.sleep(0.01)
+        return Decision(unfused_cut(chain), None, (), (), "noted")
+
+    def learn(run: ModelTuning, _: Decision) -> None:
+        runs.append(run)
+
+    monkeypatch.setattr(deciding, "begin_ahead", lambda *_: None)
+    monkeypatch.setattr(deciding, "decide", decide)
+    monkeypatch.setattr(ModelTuning, "learn", learn)
+    net = Net()
+    model = net.model(net.op("MatMul", net.input("x", 8, 64), net.weight(64, 16)))
+    for device, known in ((device_named("h200"), 1), (CPU, 0)):
+        compile_model(model.SerializeToString(), device, MemoryCache(), QUICK, {})
+        assert len(runs[-1].choosing) == known
+        assert all(0.01 <= s < 10.0 for s in runs[-1].choosing)
+
+
 def test_what_weighs_most_is_decided_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A convolution after a map of more elements, on a CPU whose cache nobody knows."""
     net = Net()
