@@ -191,7 +191,7 @@ def channels_last(
     pictures = [v for v in flow.order if len(extents(v) or ()) > 2]
     moving = {v: parts for v in pictures if (parts := moved_from(flow.values[v]))}
     alike = {v: moving.get(v, ()) or _depthwise_data(flow, v) for v in pictures}
-    turned = {v for v in _convolved(flow) if _turns_rows(flow, v)}
+    turned = {v for v in _convolved(flow).intersection(pictures) if _turns_rows(flow, v)}
     while True:
         found = set[relax.Var]()
         for v in pictures:
@@ -290,9 +290,9 @@ def _convolved(flow: Dataflow) -> frozenset[relax.Var]:
             case "product":
                 found.add(unpadded(flow, value.args[0]))
             case "elementwise" if v in found:
-                found |= {a for a in value.args if shape(a) == shape(v)}
-            case "view" if v in found and _keeps_channels(value, {value.args[0]}):
-                found.add(value.args[0])
+                found |= {a for a in value.args if extents(a) == extents(v)}
+            case "view" if v in found and None not in (extents(v), extents(value.args[0])):
+                found |= {value.args[0]} if _keeps_channels(value, {value.args[0]}) else set()
     return frozenset(v for v in found if isinstance(v, relax.Var))
 
 
