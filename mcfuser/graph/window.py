@@ -64,9 +64,12 @@ def lifted_convolution(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValu
     given = _data(s, value, found, d)
     if (lying := s.draft.sources[given.input]).value in s.flow.channels_last:
         over = tuple(sorted(over, key=lambda a: -lying.layout[a]))  # as the data lie
-    weights, scales = _weights(s, weight, d, over)
+    across = s.channels_last or v in s.flow.channels_last
+    weights, scales = _weights(s, weight, d, over, across)
     name = s.draft.fresh([s.names["first"]])
     kept = axes_of([d.batch, d.group, *d.spatial, d.column])
+    if across and shape(weight)[1] == 1:
+        kept = axes_of([d.batch, *d.spatial, d.group, d.column])
     body = call("mul", given.element, weights)
     factors = (_tensor(given.element), _tensor(weights))
     s.draft.operators.append(DraftOperator(name, kept, body, "sum", over, factors))
@@ -76,7 +79,7 @@ def lifted_convolution(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValu
     total: Expr = Read(name, ())
     if given.zero:
         total = call("sub", total, _excess(s, weight, given.zero, d))
-    axes = axes_of([d.batch, d.group, d.column, *d.spatial])
+    axes = kept if across else axes_of([d.batch, d.group, d.column, *d.spatial])
     return ChainValue(rescaled(s, total, [*given.scales, *scales]), axes, layout)
 
 
@@ -195,10 +198,11 @@ def _excess(s: Attempt, weights: relax.Expr, zero: float, d: _Dimensions) -> Exp
 
 
 def _weights(
-    s: Attempt, weight: relax.Var, d: _Dimensions, over: tuple[int, ...]
+    s: Attempt, weight: relax.Var, d: _Dimensions, over: tuple[int, ...], across: bool
 ) -> tuple[Expr, list[Expr]]:
     """An element of the weights; of those that are made of integers, without the factors that do
-    not vary along the axes that are summed over, and these."""
+    not vary along the axes that are summed over, and these. Those of a depthwise convolution
+    `across` channels have these last."""
     if weight in s.values:
         inner = s.values[weight].plain
         element, factors = unscaled(s, inner.expr, over)
@@ -209,7 +213,7 @@ def _weights(
     rows = [(d.group, columns * units[0]), (d.column, units[0]), (d.deep, units[1])]
     layout = _strides([*rows, *zip(d.window, units[2:], strict=True)])
     order = (*axes_of([d.group]), *over, *axes_of([d.column]))
-    if s.channels_last and shape(weight)[1] == 1:
+    if across and shape(weight)[1] == 1:
         order = (*over, *axes_of([d.group, d.column]))
     view = followed_views(s, LaidOutValue(weight, layout))
     return Read(input_tensor(s, view, order, [s.names["right"], "F"]), ()), []
