@@ -61,17 +61,17 @@ class Attempt:
     `flow` is the function and `closed` are the values inside other chains. `factors` has the
     extents of the axes into which a dimension is split, by the dimension's number; others are one
     axis each. `names` has tensor names by role (lift.NAMES). A `quantized` chain reads scales and
-    zero points, which every layer has of its own, so that equal layers share a kernel. The chain's
-    result is stored with its `channels_last`, or not. `values` are those that the chain computes,
-    `dimensions` the axes of each dimension so far, and `batch` the batch axes.
+    zero points, which every layer has of its own, so that equal layers share a kernel. `values`
+    are those that the chain computes, of which the last is its `result`; `dimensions` are the axes
+    of each dimension so far, and `batch` the batch axes.
     """
 
     flow: Dataflow
     closed: frozenset[relax.Var]
     factors: Mapping[int, tuple[int, ...]]
     names: Mapping[str, str]
+    result: relax.Var
     quantized: bool = False
-    channels_last: bool = False
     draft: Draft = field(default_factory=Draft)
     values: dict[relax.Var, ChainValue] = field(default_factory=dict)
     dimensions: list[tuple[int, ...]] = field(default_factory=list)

@@ -209,6 +209,14 @@ def channels_last(
         barred = barred | mixed
 
 
+def has_channels_last(flow: Dataflow, v: relax.Var, result: relax.Var) -> bool:
+    """Whether the channels of a picture are last in a chain that computes it, with this `result`:
+    in the result, or in the picture where it is stored, and the result is no picture of these
+    channels that has them otherwise."""
+    last = flow.channels_last
+    return result in last or (v in last and shape(result)[:2] != shape(v)[:2])
+
+
 def _as_it_is(flow: Dataflow, value: relax.Expr) -> Iterator[relax.Var]:
     """A value, and those of which it is a view, or the same numbers in another type."""
     while isinstance(value, relax.Var):

@@ -115,8 +115,7 @@ def _lifted(
     name: str,
     stored: Mapping[relax.Var, str] = NOTHING,
 ) -> Lifted:
-    across = members[-1] in flow.channels_last
-    members = (*_weights(flow, members), *_dequantized(flow, members, closed, across), *members)
+    members = (*_weights(flow, members), *_dequantized(flow, members, closed), *members)
     quantized = any(
         v in flow.widened or flow.operator(v) == "round" or has_integer_windows(flow, v)
         for v in members
@@ -127,7 +126,7 @@ def _lifted(
     names = {**NAMES, "second": "U" if mapped else NAMES["last"]}
     factors: dict[int, tuple[int, ...]] = {}
     for _ in range(_REFINEMENTS):
-        lifting = Attempt(flow, closed, factors, names, quantized, across)
+        lifting = Attempt(flow, closed, factors, names, members[-1], quantized)
         try:
             return _lift(lifting, members, name, stored)
         except Straddle as cut:
@@ -147,17 +146,16 @@ def _weights(flow: Dataflow, members: Sequence[relax.Var]) -> list[relax.Var]:
 
 
 def _dequantized(
-    flow: Dataflow, members: Sequence[relax.Var], closed: frozenset[relax.Var], across: bool
+    flow: Dataflow, members: Sequence[relax.Var], closed: frozenset[relax.Var]
 ) -> list[relax.Var]:
     """The values that the members' products and maps compute anew from narrow integers, in binding
-    order. Right operands are read as they are stored, but for their scales. The result has
-    its channels last (`across`), or not."""
+    order. Right operands are read as they are stored, but for their scales."""
     found = set[relax.Var]()
     for v in members if flow.widened else ():
         product, maps = flow.operator(v) == "matmul", flow.kinds[v] == "elementwise"
         if not product and not maps:
             continue
-        left = 1 if product and has_positions_left(flow, flow.values[v], across) else 0
+        left = 1 if product and has_positions_left(flow, v, members[-1]) else 0
         for i, a in enumerate(flow.values[v].args):
             if a not in flow.widened or a in closed:
                 continue
@@ -194,7 +192,7 @@ def _lift(
     merge_equal_inputs(s)
     s.draft.drop_unread()
     layout = s.values[last].layout
-    if s.channels_last:
+    if last in s.flow.channels_last:
         layout = stored_strides(layout, s.draft.sizes, shape(last))
         s.draft.order_axes(layout)
     done = finish(s.draft, layout, dtype(last), name)

@@ -9,10 +9,16 @@ from functools import partial, reduce
 from tvm import relax
 
 from mcfuser.expr import Call, Cast, Const, Expr, Read, call, reads, uncast
-from mcfuser.graph.attempt import Attempt, ChainValue, along_of, stored_tensor, unify
+from mcfuser.graph.attempt import (
+    Attempt,
+    ChainValue,
+    along_of,
+    stored_tensor,
+    unify,
+)
 from mcfuser.graph.dataflow import FLOATS, Dataflow, dtype, shape
 from mcfuser.graph.draft import DraftOperator, positions
-from mcfuser.graph.layout import is_pointwise
+from mcfuser.graph.layout import has_channels_last, is_pointwise
 from mcfuser.graph.operand import axes_of, factor, scaled
 from mcfuser.graph.scalar import simplify
 from mcfuser.graph.views import Along, Axes, Unliftable, broadcast
@@ -30,7 +36,7 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     operands: list[Expr] = []
     scale, scales, domain = 1.0, list[Expr](), None
     sides = [(value.args[0], [*batch, rows, depth]), (value.args[1], [*batch, depth, columns])]
-    if turned := has_positions_left(s.flow, value, s.channels_last, s.values):
+    if turned := has_positions_left(s.flow, v, s.result, s.values):
         sides.reverse()
     for role, (a, along) in zip(("left", "right"), sides, strict=True):
         if a in s.values:
@@ -53,6 +59,7 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     layout = broadcast([*batch, rows, columns], shape(v))
     axes = axes_of([*batch, rows, columns])
     kept = axes_of([*batch, columns, rows]) if turned else axes
+    axes = kept if has_channels_last(s.flow, v, s.result) else axes
     out = s.draft.fresh([s.names["first" if first else "second"]])
     one, two = (_tensor_read(e) for e in operands)
     s.draft.operators.append(
@@ -71,15 +78,17 @@ def rescaled(s: Attempt, element: Expr, scales: Sequence[Expr]) -> Expr:
 
 
 def has_positions_left(
-    flow: Dataflow, value: relax.Call, last: bool, computed: Container[relax.Expr] = ()
+    flow: Dataflow, v: relax.Var, result: relax.Var, computed: Container[relax.Expr] = ()
 ) -> bool:
-    """Whether the columns of a product are positions of a picture, and that or its result is stored
-    with channels `last`, or integers are multiplied: then they are the rows of what is computed,
-    and its constant matrix is the right operand. `computed` are the values that the chain computes;
-    of those that it makes of integers, it reads these."""
+    """Whether the columns of a product are positions of a picture, and that or what a chain with
+    this `result` computes of it has its channels last, or integers are multiplied: then they are
+    the rows of what is computed, and its constant matrix is the right operand. `computed` are the
+    values that the chain computes; of those that it makes of integers, it reads these."""
+    value = flow.values[v]
     matrix, data = value.args
     whole = data in flow.widened and flow.kinds.get(matrix) == "constant"
     read = data not in computed or data in flow.widened
+    last = has_channels_last(flow, v, result)
     turned = last or whole or (read and data in flow.channels_last)
     return turned and is_pointwise(flow, value)
 

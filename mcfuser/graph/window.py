@@ -28,6 +28,7 @@ from mcfuser.graph.convolution import Convolution, convolution
 from mcfuser.graph.dataflow import FLOATS, array, dtype, shape
 from mcfuser.graph.draft import DraftOperator
 from mcfuser.graph.integer_windows import integer_maxima, integer_windows
+from mcfuser.graph.layout import has_channels_last
 from mcfuser.graph.multiply import is_loaded, rescaled, unscaled
 from mcfuser.graph.operand import axes_of
 from mcfuser.graph.padded import without_padding
@@ -64,7 +65,7 @@ def lifted_convolution(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValu
     given = _data(s, value, found, d)
     if (lying := s.draft.sources[given.input]).value in s.flow.channels_last:
         over = tuple(sorted(over, key=lambda a: -lying.layout[a]))  # as the data lie
-    across = s.channels_last or v in s.flow.channels_last
+    across = has_channels_last(s.flow, v, s.result)
     weights, scales = _weights(s, weight, d, over, across)
     name = s.draft.fresh([s.names["first"]])
     kept = axes_of([d.batch, d.group, *d.spatial, d.column])

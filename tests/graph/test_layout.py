@@ -220,6 +220,25 @@ def test_rows_are_written_as_they_lie_for_the_convolution_that_reads_a_picture_o
     assert first.tensor(out).strides is None and first.shape(out)[-1] == columns
 
 
+@pytest.mark.parametrize("group", [1, 24])
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("last", ["always", "dense"])
+def test_what_is_computed_of_a_picture_for_rows_has_their_order(
+    last: ChannelsLast, kernel: int, group: int, tmp_path: Path
+) -> None:
+    """A convolution, and what becomes of it, position by position."""
+    net = Net()
+    x = net.op("Relu", conv(net, net.input("x", 1, 4, 12, 12), 24, 4))
+    y = net.op("Relu", conv(net, x, 24, 24 // group, kernel, group=group))
+    rows = net.op("Transpose", net.op("Reshape", y, net.ints(1, 24, 144)), perm=[0, 2, 1])
+    found = parted(net, rows, folder=tmp_path, last=last)
+    chain = found.matches[-1].chain
+    if group == 1 or last == "always":
+        assert len({o.axes[:-1] for o in chain.operators}) == 1
+        assert chain.size(chain.operators[-1].axes[-1]) == 24
+        assert chain.tensor(chain.outputs[0]).strides is None
+
+
 def test_rows_that_others_read_turned_round_lie_by_lines(tmp_path: Path) -> None:
     net = Net()
     rows = net.op("MatMul", net.input("x", 2, 144, 8), net.weight(8, 16))
