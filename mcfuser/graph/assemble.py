@@ -13,7 +13,14 @@ from tvm import relax, tirx
 from mcfuser.chain import Chain
 from mcfuser.errors import ChainError
 from mcfuser.graph.dataflow import dtype, shape, with_blocks
-from mcfuser.graph.layout import from_last, moved_as_stored, moved_from, stored_shape, to_last
+from mcfuser.graph.layout import (
+    from_last,
+    moved_as_stored,
+    moved_from,
+    rows_of,
+    stored_shape,
+    to_last,
+)
 from mcfuser.graph.selection import ChainMatch
 from mcfuser.graph.tensors import tensor_over
 
@@ -72,6 +79,8 @@ def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IR
                 bindings.append(binding)
                 if binding.var in moved:
                     bindings += _moved_bindings(binding, stored)
+                elif (rows := rows_of(binding.value)) is not None:
+                    stored[binding.var] = rows
         blocks.append(type(block)(bindings))
     installed.update_func(installed.get_global_var("main"), with_blocks(main, blocks))
     installed = relax.transform.Normalize()(installed)

@@ -83,6 +83,17 @@ def stored_view(view: LaidOutValue, sizes: Mapping[int, int]) -> LaidOutValue:
     return LaidOutValue(view.value, {a: every[a] for a in view.layout}, offset, padding)
 
 
+def rows_of(value: relax.Expr) -> relax.Var | None:
+    """The rows, each of which has a position's channels, that a value is a picture of: what is
+    stored of it with its channels last. None for any other value."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, ir.Op):
+        return None
+    rows = value.args[0] if value.op.name == "relax.permute_dims" else None
+    if not isinstance(rows, relax.Var) or len(extents(rows) or ()) < 3:
+        return None
+    return rows if permutation(value) == from_last(len(shape(rows))) else None
+
+
 # --- what moves elements ------------------------------------------------------------------------
 
 
@@ -191,7 +202,9 @@ def channels_last(
     pictures = [v for v in flow.order if len(extents(v) or ()) > 2]
     moving = {v: parts for v in pictures if (parts := moved_from(flow.values[v]))}
     alike = {v: moving.get(v, ()) or _depthwise_data(flow, v) for v in pictures}
-    turned = {v for v in _convolved(flow).intersection(pictures) if _turns_rows(flow, v)}
+    turned = {
+        v for v in _convolved(flow).intersection(pictures) if rows_of(flow.values[v]) is not None
+    }
     while True:
         found = set[relax.Var]()
         for v in pictures:
@@ -293,23 +306,16 @@ def _convolved(flow: Dataflow) -> frozenset[relax.Var]:
     for v in reversed(flow.order):
         value = flow.values[v]
         match flow.kinds[v]:
-            case "product" if value.op.name == "relax.matmul":
-                found |= {value.args[1]} if is_pointwise(flow, value) else set()
-            case "product":
+            case "product" if value.op.name != "relax.matmul":
                 found.add(unpadded(flow, value.args[0]))
+            case "product" if is_pointwise(flow, value):
+                found.add(value.args[1])
             case "elementwise" if v in found:
                 found |= {a for a in value.args if extents(a) == extents(v)}
             case "view" if v in found and None not in (extents(v), extents(value.args[0])):
-                found |= {value.args[0]} if _keeps_channels(value, {value.args[0]}) else set()
+                if _keeps_channels(value, {value.args[0]}):
+                    found.add(value.args[0])
     return frozenset(v for v in found if isinstance(v, relax.Var))
-
-
-def _turns_rows(flow: Dataflow, v: relax.Var) -> bool:
-    """Whether a value is a picture of rows, each of which has a position's channels."""
-    value = flow.values.get(v)
-    if not isinstance(value, relax.Call) or value.op.name != "relax.permute_dims":
-        return False
-    return permutation(value) == from_last(len(shape(v)))
 
 
 def _has_channels(flow: Dataflow, v: relax.Var, found: AbstractSet[relax.Var]) -> bool:

@@ -123,14 +123,18 @@ class _Crew:
         return [times[i] for i in range(count)]
 
     def _asked(self, number: int, request: LeastRequest) -> list[Floats] | None:
-        """What a process answers; None where it does not, and is ended."""
+        """What a process answers; None where it does not, and is ended. Where none can be started,
+        none is asked any more."""
         try:
             if number not in self._forks:
                 self._folder = self._folder or tempfile.TemporaryDirectory(prefix="mcfuser-")
                 self._forks[number] = self._server.fork(Post(Path(self._folder.name), 0))
             answer: list[Floats] = self._forks[number].ask(request, LONGEST)
         except (TimeoutError, EOFError, ForkFailed):
-            if (fork := self._forks.pop(number, None)) is not None:
+            fork = self._forks.pop(number, None)
+            if fork is None or fork.pid is None:
+                self.helpers = 0
+            if fork is not None:
                 fork.end()
             return None
         return answer

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
-from tvm import relax, tirx
+from tvm import ir, relax, tirx
 
 from mcfuser.chain import Chain, ChannelsLast, dense, digits, products
+from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.dataflow import dataflow, extents
 from mcfuser.graph.layout import (
     channels_last,
@@ -29,6 +30,7 @@ from mcfuser.graph.load import load
 from mcfuser.graph.partition import Partition, partition
 from mcfuser.graph.views import Straddle
 from tests.support.computed_naively import both
+from tests.support.naive import primfunc
 from tests.support.nets import Net
 
 
@@ -317,6 +319,29 @@ def test_what_no_chain_computes_is_turned_for_those_that_read_it(tmp_path: Path)
     for kept in ([found.matches[0]], found.matches[1:]):
         for a, b in both(model, loaded, kept, tmp_path):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_that_are_read_as_a_picture_are_not_turned_twice(tmp_path: Path) -> None:
+    """Gated rows before a short causal convolution, as in LFM2: no chain takes their view in, and
+    what is stored of it with its channels last are the rows."""
+    net = Net()
+    rows = net.op("MatMul", net.input("x", 1, 12, 4), net.weight(4, 24))
+    gates = [net.op("Slice", rows, net.ints(a), net.ints(a + 8), net.ints(2)) for a in (0, 8, 16)]
+    y = net.op("Transpose", net.op("Mul", gates[0], gates[2]), perm=[0, 2, 1])
+    y = net.op("Conv", y, net.weight(8, 1, 3), group=8, pads=[2, 0])
+    y = net.op("Mul", net.op("Transpose", gates[1], perm=[0, 2, 1]), y)
+    out = net.op("MatMul", net.op("Transpose", y, perm=[0, 2, 1]), net.weight(8, 4))
+    parted(net, out, folder=tmp_path)
+    loaded = load(net.model(out).SerializeToString(), {})
+    found = partition(loaded.module, 1e12, 1e11, last="always")
+    assert any(m.channels_last & m.arguments.keys() for m in found.matches)
+    kernels = [
+        Replacement(m, (Installed(f"c{i}", m.chain, primfunc(m.chain, m.shapes, m.starts)),))
+        for i, m in enumerate(found.matches)
+    ]
+    main = install(loaded.module, kernels)["main"]
+    operators = [b.value.op for block in main.body.blocks for b in block.bindings]
+    assert ir.Op.get("relax.permute_dims") not in operators
 
 
 def test_sums_run_over_windows_and_then_over_channels_as_the_data_lie(tmp_path: Path) -> None:

@@ -98,9 +98,11 @@ def test_what_a_process_dies_of_is_looked_at_here(crew: listers._Crew) -> None:
 
 
 def test_without_a_server_all_are_looked_at_here(crew: listers._Crew) -> None:
-    crew._server = ForkServer("tests.support.import_dies")
-    times = least_times(REQUEST, COUNT, here)
-    assert [t.tolist() for t in times] == [[i, os.getpid()] for i in range(COUNT)]
+    crew._server = ForkServer("tests.support.no_such_module")
+    for _ in range(2):
+        times = least_times(REQUEST, COUNT, here)
+        assert [t.tolist() for t in times] == [[i, os.getpid()] for i in range(COUNT)]
+        assert crew.helpers == 0, "it is not tried again"
 
 
 def test_the_processes_end_when_they_are_stopped_and_start_again(crew: listers._Crew) -> None:
