@@ -210,7 +210,7 @@ def channels_last(
         for v in pictures:
             parts = moving.get(v, ())
             known = found.issuperset(parts) if parts else _has_channels(flow, v, found)
-            known = known or v in turned
+            known |= v in turned
             if known and v not in barred:
                 found.add(v)
         if not found:
@@ -368,9 +368,9 @@ def _numbers_places(flow: Dataflow, view: relax.Call, found: AbstractSet[relax.V
     if turned.op.name != "relax.permute_dims" or turned.args[0] not in found:
         return False
     before, after = shape(turned), shape(view)
-    order = (0, *range(2, len(before)), 1)
     rows = (before[:-1], (before[0], math.prod(before[1:-1])), (math.prod(before[:-1]),))
-    return permutation(turned) == order and after[-1] == before[-1] and after[:-1] in rows
+    last = permutation(turned) == to_last(len(before))
+    return last and after[-1] == before[-1] and after[:-1] in rows
 
 
 def _ends(extents: Sequence[int]) -> set[int]:

@@ -9,13 +9,7 @@ from functools import partial, reduce
 from tvm import relax
 
 from mcfuser.expr import Call, Cast, Const, Expr, Read, call, reads, uncast
-from mcfuser.graph.attempt import (
-    Attempt,
-    ChainValue,
-    along_of,
-    stored_tensor,
-    unify,
-)
+from mcfuser.graph.attempt import Attempt, ChainValue, along_of, stored_tensor, unify
 from mcfuser.graph.dataflow import FLOATS, Dataflow, dtype, shape
 from mcfuser.graph.draft import DraftOperator, positions
 from mcfuser.graph.layout import has_channels_last, is_pointwise

@@ -11,9 +11,9 @@ import os
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import wait as finished
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -99,12 +99,17 @@ class _Crew:
         left = deque(range(i, count, hands) for i in range(hands))
         times = dict[int, Floats]()
 
+        def taken() -> Iterator[range]:
+            with suppress(IndexError):
+                while True:
+                    yield left.popleft()
+
+        def look_here() -> None:
+            for part in taken():
+                times.update(zip(part, here(part), strict=True))
+
         def help_out(number: int) -> None:
-            while left:
-                try:
-                    part = left.popleft()
-                except IndexError:
-                    return
+            for part in taken():
                 answer = self._asked(number, replace(request, plans=tuple(part)))
                 if answer is None:
                     left.append(part)
@@ -113,13 +118,10 @@ class _Crew:
 
         with ThreadPoolExecutor(self.helpers, "lister") as threads:
             helping = [threads.submit(help_out, i) for i in range(self.helpers)]
-            while left or not all(one.done() for one in helping):
-                try:
-                    part = left.popleft()
-                except IndexError:
-                    finished(helping)
-                    continue
-                times.update(zip(part, here(part), strict=True))
+            look_here()
+            for one in helping:
+                one.result()
+        look_here()  # what was not answered
         return [times[i] for i in range(count)]
 
     def _asked(self, number: int, request: LeastRequest) -> list[Floats] | None:
