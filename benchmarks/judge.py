@@ -10,17 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from landscape import Landscape, Point, plan_of
+from landscape import Landscape, Point, plan_of, tiled
 from mcfuser.backends import backend_of
 from mcfuser.backends.cuda.backend import counted
-from mcfuser.chain import Chain
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.model import analytical, fitted, roofline
 from mcfuser.model.feasible import spills_too_much
 from mcfuser.model.ranking import pearson, spearman, top
 from mcfuser.space.knobs import Columns, declared
 from mcfuser.space.plan import Floats, Ints, Plan
-from mcfuser.space.prune import space
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ def known(landscape: Landscape) -> Known:
     device = landscape.device
     right = [p for p in landscape.points if p.seconds is not None]
     parts: list[tuple[Floats, ...]] = []
-    for plan, points in by_plan(landscape.chain, right).items():
+    for plan, points in by_plan(landscape, right).items():
         tiles, settings = columns(points)
         kept = backend_of(device).feasible(plan, tiles, settings, device)
         seconds, tiles = np.asarray([p.seconds for p in points])[kept], tiles[kept]
@@ -65,9 +63,9 @@ def known(landscape: Landscape) -> Known:
     return Known(landscape, fitted.FitSample(events, dram_seconds, seconds), equation, roof)
 
 
-def by_plan(chain: Chain, points: Sequence[Point]) -> dict[Plan, list[Point]]:
-    """Points of a chain's landscape, but for those that the compiler gave up on."""
-    every = space(chain)
+def by_plan(landscape: Landscape, points: Sequence[Point]) -> dict[Plan, list[Point]]:
+    """Points of a landscape, but for those that the compiler gave up on."""
+    every = tiled(landscape.chain, landscape.device)
     groups: dict[Plan, list[Point]] = {}
     for point in points:
         if not spills_too_much(point.spills or 0):

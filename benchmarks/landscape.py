@@ -75,16 +75,22 @@ class Landscape:
 def whole(chain: Chain, device: Device, groups: bool = False) -> Candidates:
     """All candidates of a chain for a GPU, under every setting worth a look: those whose warps all
     do the same, or those with groups that have work of their own."""
-    pruned, _ = prune(space(chain), device)
     backend = backend_of(device)
+    pruned, _ = prune(tiled(chain, device), device)
     table = KnobTable(backend.knobs, device)
     found = candidates(parted(distinct(pruned), device), table, backend.feasible)
     grouped = table.columns(found.rows[:, -1])["groups"]
     return replace(found, rows=found.rows[grouped == groups])
 
 
+def tiled(chain: Chain, device: Device) -> Space:
+    """The space of a chain as the device's back end tiles it."""
+    backend = backend_of(device)
+    return space(backend.tiled(chain, device), lines=backend.lines, walks=backend.walks)
+
+
 def compiled(
-    found: Candidates, chosen: Sequence[Candidate], builder: Builder,
+    chain: Chain, found: Candidates, chosen: Sequence[Candidate], builder: Builder,
     take: Callable[[Candidate, Kernel | Illegal], None],
 ) -> None:  # fmt: skip
     """Builds candidates; `take` is told of each as it comes."""
@@ -93,9 +99,7 @@ def compiled(
         plan, tiles = found.plan(candidate)
         settings = found.settings(candidate)
         try:
-            building = builder.begin(
-                found.space.program.chain, plan.schedule(tiles), "kernel", settings
-            )
+            building = builder.begin(chain, plan.schedule(tiles), "kernel", settings)
         except Illegal as illegal:
             take(candidate, illegal)
             continue
@@ -135,13 +139,13 @@ def measure(
             why = "more shared memory than a block may have"
             points.append(replace(point, failed=why))
             return
-        result = worker.measure(chain, [[replace(made, chain=chain)]], seed)[0]
+        result = worker.measure(chain, [[made]], seed)[0]
         conditions.update(result.conditions)
         points.append(
             replace(point, seconds=result.seconds, error=result.error, failed=result.failed)
         )
 
-    compiled(found, chosen, worker.builder, take)
+    compiled(chain, found, chosen, worker.builder, take)
     return Landscape(name, chain, device, conditions, tuple(points))
 
 

@@ -62,7 +62,7 @@ def rows_of(landscape: Landscape) -> tuple[Ints, Floats, NDArray[np.float64]]:
     """Candidates as rows of numbers, what the fitted model says of them, and what was measured."""
     families: dict[object, int] = {}
     rows, times, seconds = list[Ints](), list[Floats](), list[float]()
-    for plan, points in by_plan(landscape.chain, landscape.points).items():
+    for plan, points in by_plan(landscape, landscape.points).items():
         family = families.setdefault((plan.expression, plan.split, plan.parts), len(families))
         tiles, settings = columns(points)
         device = landscape.device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from mcfuser.chain import Chain, from_json, from_text
 
@@ -71,11 +72,87 @@ def _grouped(heads: int, groups: int, m: int, n: int, domain: str = "", cap: boo
     )  # fmt: skip
 
 
+def _convolution(batch: int, size: int, channels: int, filters: int, window: int = 3) -> Chain:
+    """A convolution of pictures with their channels last, that keeps their size, and its bias."""
+    line, before = size * channels, window // 2
+    padding = [
+        {"dimensions": [d, d + 1], "extent": size, "stride": step, "before": before}
+        for d, step in ((1, line), (3, channels))
+    ]  # fmt: skip
+    picture = {
+        "shape": ["b", "s", "i", "t", "j", "k"], "dtype": "float16", "padding": padding,
+        "strides": [size * line, line, line, channels, channels, 1],
+    }  # fmt: skip
+    filled = {"dtype": "float16", "constant": True}
+    return from_json({
+        "name": f"convolution:{batch},{size},{size},{channels},{filters},{window}",
+        "axes": {"b": batch, "i": size, "j": size, "n": filters, "k": channels,
+                 "s": window, "t": window},
+        "tensors": {"A": picture, "B": {"shape": ["s", "t", "k", "n"], **filled},
+                    "F": {"shape": ["n"], **filled},
+                    "E": {"shape": ["b", "i", "j", "n"], "dtype": "float16"}},
+        "operators": ["C[b, i, j, n] = sum[s, t, k] A[b, s, i, t, j, k] * B[s, t, k, n]",
+                      "E[b, i, j, n] = C[b, i, j, n] + float32(F[n])"],
+    })  # fmt: skip
+
+
+def _group_sums(batch: int, positions: int, groups: int, channels: int) -> Chain:
+    """The two sums of a group norm of pictures whose channels are last."""
+    n = positions * channels
+    apart = f"(float32(X[b, p, g, c]) - M[b, g] / {n}.0)"
+    return _chain(
+        f"group-sums:{batch},{positions},{groups},{channels}",
+        {"b": batch, "g": groups, "c": channels, "p": positions}, {"X": "bpgc"},
+        {"M": "bg", "Q": "bg"}, "float16",
+        ["M[b, g] = sum[c, p] float32(X[b, p, g, c])", f"Q[b, g] = sum[c, p] {apart} * {apart}"],
+    )  # fmt: skip
+
+
+def _group_map(batch: int, positions: int, groups: int, channels: int) -> Chain:
+    """What a group norm with SiLU computes of those sums."""
+    n = positions * channels
+    norm = f"(float32(X[b, p, g, c]) - M[b, g] / {n}.0) / sqrt(Q[b, g] / {n}.0 + 1e-05)"
+    return _chain(
+        f"group-map:{batch},{positions},{groups},{channels}",
+        {"c": channels, "p": positions, "b": batch, "g": groups},
+        {"X": "bpgc", "M": "bg", "Q": "bg"}, {"Y": "bpgc"}, "float16",
+        [f"Y[b, p, g, c] = {norm} / (1.0 + exp(-({norm})))"], {"M": "float32", "Q": "float32"},
+    )  # fmt: skip
+
+
+def _layer_norm(m: int, n: int) -> Chain:
+    return _chain(
+        f"layer-norm:{m},{n}", {"m": m, "n": n}, {"X": "mn"}, {"Y": "mn"}, "float16",
+        ["F[m, n] = float32(X[m, n])", "M[m] = sum[n] F[m, n]",
+         f"N[m, n] = F[m, n] - M[m] / {n}.0", "Q[m] = sum[n] N[m, n] * N[m, n]",
+         f"Y[m, n] = N[m, n] / sqrt(Q[m] / {n}.0 + 1e-05)"],
+    )  # fmt: skip
+
+
+def _softmax(m: int, n: int) -> Chain:
+    return _chain(
+        f"softmax:{m},{n}", {"m": m, "n": n}, {"X": "mn"}, {"Y": "mn"}, "float16",
+        ["R[m] = max[n] float32(X[m, n])", "P[m, n] = exp(float32(X[m, n]) - R[m])",
+         "Z[m] = sum[n] P[m, n]", "Y[m, n] = P[m, n] / Z[m]"],
+    )  # fmt: skip
+
+
+def _gelu(m: int, n: int) -> Chain:
+    """GELU of what a product left, with its bias."""
+    x = "(float32(X[m, n]) + float32(B[n]))"
+    return _chain(
+        f"gelu:{m},{n}", {"m": m, "n": n}, {"X": "mn", "B": "n"}, {"Y": "mn"}, "float16",
+        [f"Y[m, n] = 0.5 * {x} * (1.0 + erf({x} * 0.7071067811865476))"],
+    )  # fmt: skip
+
+
 def _chain(
     name: str, axes: Mapping[str, int], inputs: Mapping[str, str], outputs: Mapping[str, str],
-    dtype: str, lines: list[str],
+    dtype: str, lines: list[str], other: Mapping[str, str] = MappingProxyType({}),
 ) -> Chain:  # fmt: skip
-    tensors = {t: {"shape": list(s), "dtype": dtype} for t, s in {**inputs, **outputs}.items()}
+    """A chain whose tensors have one type, but for some that have an `other`."""
+    shapes = {**inputs, **outputs}
+    tensors = {t: {"shape": list(s), "dtype": other.get(t, dtype)} for t, s in shapes.items()}
     return from_json({"name": name, "axes": dict(axes), "tensors": tensors, "operators": lines})
 
 
@@ -109,8 +186,25 @@ LANDSCAPES: Mapping[str, Chain] = {
     "N2": _normed(16, 14336, 4096, gated=True),
     "N3": _normed(32, 4096, 4096, gated=False),
     "N4": _normed(64, 4096, 2048, gated=True),
+    "C1": _convolution(2, 64, 320, 320),
+    "C2": _convolution(2, 32, 640, 640),
+    "C3": _convolution(2, 16, 1280, 1280),
+    "C4": _convolution(2, 8, 1280, 1280),
+    "C5": _convolution(8, 56, 64, 64),
+    "R1": _group_sums(2, 4096, 32, 10),
+    "R2": _group_sums(2, 1024, 32, 20),
+    "R3": _group_sums(2, 256, 32, 40),
+    "R4": _group_sums(2, 64, 32, 40),
+    "R5": _group_sums(2, 4096, 32, 20),
+    "R6": _group_sums(2, 64, 32, 80),
+    "R7": _layer_norm(8192, 320),
+    "R8": _layer_norm(512, 1280),
+    "R9": _softmax(4096, 77),
+    "M1": _group_map(2, 4096, 32, 10),
+    "M2": _group_map(2, 256, 32, 40),
+    "M3": _gelu(2048, 5120),
     **GROUPED,
 }  # fmt: skip
 """D: decode steps, one query row a head; in D2, 8 heads share their keys. L: longer sequences, all
 of it, causal, a causal window, heads that share keys. P: single products. N: products of rows that
-are normed first. W: warp groups."""
+are normed first. W: warp groups. C: convolutions of 3 x 3. R: reductions of no product. M: maps."""

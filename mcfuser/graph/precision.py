@@ -16,6 +16,7 @@ third class values stay float32, and so do scores with their masks up to a softm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -236,8 +237,8 @@ class _Deciding:
 
     def _is_residual(self, v: relax.Var, scores: set[relax.Var]) -> bool:
         """Whether a value is what a norm reads, or a sum of two values that is reduced, or the
-        result of a product with its bias that is reduced and read elsewhere, and not scores: it is
-        stored, so it is stored narrow."""
+        result of a product with its bias, or plus what is broadcast, that is reduced and read
+        elsewhere, and not scores: it is stored, so it is stored narrow."""
         value = self.flow.values.get(v)
         if value is None or v in scores:
             return False
@@ -251,7 +252,7 @@ class _Deciding:
             self._name(r) in _SUMS or _squares(self._name(r), self.flow.values[r]) for r in seen
         )
         both = all(isinstance(a, relax.Var) and extents(a) == extents(v) for a in operands(value))
-        return reduced and (both or (len(seen) > 1 and self._is_biased(value)))
+        return reduced and (both or (len(seen) > 1 and self._is_biased(v)))
 
     def _past_moves(self, v: relax.Var) -> set[relax.Var]:
         """The readers of a value, and those of what only moves its elements."""
@@ -260,13 +261,25 @@ class _Deciding:
             seen |= self._past_moves(r) if self.classes[r] == "move" else {r}
         return seen
 
-    def _is_biased(self, value: relax.Call) -> bool:
-        """Whether a sum is that of a product's result and of constants."""
-        terms = [a for a in operands(value) if isinstance(a, relax.Var)]
-        while len(terms) == 1 and self.classes.get(terms[0]) == "move":
-            moved = operands(self.flow.values[terms[0]])
-            terms = [a for a in moved if isinstance(a, relax.Var)]
-        return len(terms) == 1 and self.classes.get(terms[0]) == "product"
+    def _is_biased(self, v: relax.Var) -> bool:
+        """Whether a sum is that of a product's result, and of constants and values that are
+        repeated along some dimensions."""
+        whole = _elements(v)
+        while True:
+            moved = operands(self.flow.values[v])
+            terms = [a for a in moved if isinstance(a, relax.Var) and _elements(a) == whole]
+            if len(terms) != 1:
+                return False
+            (v,) = terms
+            if self.classes.get(v) == "product":
+                return True
+            if self.classes.get(v) != "move" and (v not in self.classes or self._name(v) != "add"):
+                return False
+
+
+def _elements(v: relax.Var) -> int | None:
+    shape = extents(v)
+    return math.prod(shape) if shape is not None else None
 
 
 def rounded(flow: Dataflow) -> Narrowing:

@@ -4,7 +4,8 @@
 
 Blocks on a multiprocessor queue for its units, and overlap their waits, as many of them as it holds
 at once. Where the tensors outgrow the cache, what is in brackets overlaps with the time of memory.
-Kernels whose warp groups do not wait for each other have terms of their own (model.groups).
+Kernels whose warp groups do not wait for each other have terms of their own (model.groups), and so
+have those without products (model.plain).
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from mcfuser.lowering.triton.instructions import HOPPER
 from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model.groups import PACED
 from mcfuser.model.groups import matrix as paced
-from mcfuser.model.terms import BUSY, ONCE, SHARED, WAITS, terms
+from mcfuser.model.plain import PLAIN
+from mcfuser.model.plain import matrix as plain
+from mcfuser.model.terms import BUSY, ONCE, SHARED, WAITS, begun, terms
 from mcfuser.space.plan import Floats, Ints, Plan
 
-NAMES = ("launch", *ONCE, *SHARED, *WAITS, *BUSY, *PACED)
+NAMES = ("launch", *ONCE, *SHARED, *WAITS, *BUSY, *PACED, *PLAIN)
 MEMORY = "memory"
 """How many times as long as by its published bandwidth memory takes."""
 POWER = 5.0
@@ -86,17 +89,21 @@ def counted(made: TritonCandidates, device: Device, groups: bool = False) -> tup
     Without `groups`, all warps of a kernel do the same; with, they are warp groups that do not wait
     for each other (model.groups).
     """
+    if not made.dots:
+        found = begun(made, device)
+        rest = np.zeros((found.size, len(NAMES) - len(PLAIN)))
+        return np.hstack([rest, plain(made, found, device)]), found.dram_seconds
     counts = terms(made, device)
     if groups:
         own = paced(made, counts, device.units)
-        rest = np.zeros((counts.size, len(NAMES) - len(PACED)))
-        return np.hstack([rest, own]), counts.dram_seconds
+        rest = np.zeros((counts.size, len(NAMES) - len(PACED) - len(PLAIN)))
+        return np.hstack([rest, own, np.zeros((counts.size, len(PLAIN)))]), counts.dram_seconds
     queue, waves = counts.queue(device.units), counts.queue(device.units * counts.resident)
     columns = [np.ones(counts.size), *(counts.of(n) for n in ONCE)]
     columns += [counts.of(n) * counts.blocks / device.units for n in SHARED]
     columns += [counts.of(n) * waves for n in WAITS]
     columns += [counts.of(n) * queue for n in BUSY]
-    columns += [np.zeros(counts.size) for _ in PACED]
+    columns += [np.zeros(counts.size) for _ in (*PACED, *PLAIN)]
     return np.stack(columns, axis=1), counts.dram_seconds
 
 
@@ -119,6 +126,10 @@ GROUP: Mapping[str, str] = {
     **dict.fromkeys(("mma", "chain", "operands"), "warp"),
     **dict.fromkeys(("group", "group_all", "teams", "paced_product"), "product 128x128"),
     **dict.fromkeys(("reduce", "mask", "spill", "simple_all", "spread"), "function"),
+    **dict.fromkeys(("plain_launch", "plain_second", "plain_ended", "plain_block"), "launch"),
+    **dict.fromkeys(("plain_vector", "plain_written", "plain_scalar", "plain_crossed"), "turn"),
+    **dict.fromkeys(("plain_operation", "plain_step", "plain_shuffled", "plain_spill"), "function"),
+    **dict.fromkeys(("plain_combined", "plain_distinct", "plain_sector", "plain_stored"), "cache"),
     "paced_operation": "function",
     **dict.fromkeys(("lines", "box", "distinct", "exposed", "stored", "cast"), "cache"),
     MEMORY: "memory",

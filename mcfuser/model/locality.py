@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mcfuser.chain import BYTES, digits, strides_of
+from mcfuser.expr import Affine
 from mcfuser.lowering.loops import OUTER
 from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.space.plan import Floats
@@ -26,13 +29,12 @@ def distinct_tiles(
     return tiles
 
 
-def contiguous_bytes(made: TritonCandidates, s: Load) -> Floats:
-    """Bytes of a tile that are contiguous in memory [candidates]: one row of it."""
+def contiguous_bytes(made: TritonCandidates, name: str, indices: Sequence[Affine]) -> Floats:
+    """Bytes of a tensor's tile that are contiguous in memory [candidates]: one row of it, whose
+    dimensions have these `indices`."""
     chain = made.plan.program.chain
-    tensor = chain.tensor(s.read.tensor)
-    width = float(BYTES[tensor.dtype])
-    strides, shape = strides_of(chain, s.read.tensor), chain.shape(s.read.tensor)
-    for stride, n, index in zip(strides, shape, s.read.indices, strict=True):
+    width = float(BYTES[chain.tensor(name).dtype])
+    for stride, n, index in zip(strides_of(chain, name), chain.shape(name), indices, strict=True):
         last = digits(stride, n)[-1]
         if last.stride == 1 and (a := index.plain) is not None:
             return width * np.minimum(made.sizes.of(a), last.extent)

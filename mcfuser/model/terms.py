@@ -105,13 +105,21 @@ class Terms:
         return length
 
 
-def terms(made: TritonCandidates, device: Device) -> Terms:
-    """All terms of a plan's candidates on a device."""
+def begun(made: TritonCandidates, device: Device) -> Terms:
+    """The blocks of a plan's candidates on a device, and what memory takes at least; no events."""
     counts = Terms(len(made.tiles))
     counts.blocks = blocks(made.plan, made.tiles).astype(np.float64)
     counts.resident = resident(made, device)
+    counts.peak = peak(made.facts.body, made.sizes)
+    counts.dram_seconds = np.full(counts.size, _dram_bytes(made, device)[0] / device.bandwidth)
+    return counts
+
+
+def terms(made: TritonCandidates, device: Device) -> Terms:
+    """All terms of a plan's candidates on a device."""
+    counts = begun(made, device)
     together = np.minimum(counts.blocks, device.units * counts.resident)
-    dram_bytes, far = _dram_bytes(made, device)
+    _, far = _dram_bytes(made, device)
     iterations = np.ones(counts.size)
     for s, outer in made.facts.points:
         times = repeats(made.sizes, inner(outer))
@@ -139,8 +147,6 @@ def terms(made: TritonCandidates, device: Device) -> Terms:
     if made.tma is not None:
         counts.add("maps", made.tma.astype(np.float64))
     counts.add("warps", made.warps.astype(np.float64))
-    counts.peak = peak(made.facts.body, made.sizes)
-    counts.dram_seconds = np.full(counts.size, dram_bytes / device.bandwidth)
     return counts
 
 
@@ -212,7 +218,7 @@ def _load(
     once, so that `apart` loads are waited for, element by element, for its addresses are not those
     of vectors."""
     nbytes = made.nbytes(s.buffer)
-    run = np.minimum(contiguous_bytes(made, s), nbytes)
+    run = np.minimum(contiguous_bytes(made, s.read.tensor, s.read.indices), nbytes)
     alone, mapped = ~made.asynchronous(s, outer), made.mapped(s)
     counts.add("box", mapped * times * nbytes)
     counts.add("lines", ~mapped * times * nbytes * np.maximum(1.0, LINE / run))

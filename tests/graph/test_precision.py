@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcfuser.compile import compile_model
 from mcfuser.devices.catalogue import device_named
-from mcfuser.graph.dataflow import Dataflow, dataflow
+from mcfuser.graph.dataflow import Dataflow, dataflow, extents
 from mcfuser.graph.load import load
 from mcfuser.graph.partition import partition
 from mcfuser.graph.precision import NARROW, Narrowing, Types, counted, fits, types
@@ -168,6 +168,31 @@ def test_the_sum_that_a_norm_reads_is_stored_narrow() -> None:
     assert operators == ["nn.layer_norm", "matmul", "add"] * 2
     norms = {v for v in flow.order if flow.operator(v) == "nn.layer_norm"}
     assert norms <= kinds.computed_wide
+
+
+def normed(n: Net, value: str) -> str:
+    """A norm over rows as exporters write it out."""
+    mean = n.op("ReduceMean", value, axes=[1], keepdims=1)
+    apart = n.op("Sub", value, mean)
+    spread = n.op("ReduceMean", n.op("Mul", apart, apart), axes=[1], keepdims=1)
+    return n.op("Div", apart, n.op("Sqrt", n.op("Add", spread, n.const(1e-5))))
+
+
+def test_a_product_plus_what_is_broadcast_is_stored_narrow_for_a_norm() -> None:
+    """As the embedding of the time step is added in a diffusion model's blocks."""
+    n, y = net()
+    sums = n.op("Add", n.op("Add", y, n.weight(8)), n.input("embedding", 4, 1))
+    flow, kinds = decided(n, product(n, normed(n, sums)))
+    *_, embedded = [v for v in flow.order if flow.operator(v) == "add" and extents(v) == (4, 8)]
+    assert embedded in kinds.narrow
+
+
+def test_what_is_broadcast_onto_no_product_stays_float32() -> None:
+    n, y = net()
+    other = n.op("Exp", y)
+    flow, kinds = decided(n, product(n, normed(n, n.op("Add", other, n.input("e", 4, 1)))))
+    (first,) = [v for v in flow.order if flow.operator(v) == "add" and extents(v) == (4, 8)]
+    assert first not in kinds.narrow
 
 
 def test_scores_that_are_a_sum_of_two_are_not_taken_for_a_residual() -> None:

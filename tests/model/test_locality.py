@@ -34,21 +34,24 @@ def load(found: TritonCandidates, tensor: str) -> tuple[Load, tuple[Loop, ...]]:
     )
 
 
+def side_by_side(found: TritonCandidates, tensor: str) -> list[float]:
+    read = load(found, tensor)[0].read
+    return contiguous_bytes(found, read.tensor, read.indices).tolist()
+
+
 @pytest.mark.parametrize(("tensor", "elements"), [("A", 8), ("B", 32), ("D", 64)])
 def test_a_tile_lies_side_by_side_along_its_last_dimension(tensor: str, elements: int) -> None:
     found = made()
-    assert contiguous_bytes(found, load(found, tensor)[0]).tolist() == [2.0 * elements]
+    assert side_by_side(found, tensor) == [2.0 * elements]
 
 
 def test_strides_say_along_which_dimension_it_lies() -> None:
     turned = tuple(replace(t, strides=(0, 1, 64)) if t.name == "B" else t for t in GEMM.tensors)
     found = made(replace(GEMM, tensors=turned))
-    assert contiguous_bytes(found, load(found, "B")[0]).tolist() == [2.0 * TILES["k"]]
+    assert side_by_side(found, "B") == [2.0 * TILES["k"]]
     gaps = tuple(replace(t, strides=(0, 128, 2)) if t.name == "B" else t for t in GEMM.tensors)
     found = made(replace(GEMM, tensors=gaps))
-    assert contiguous_bytes(found, load(found, "B")[0]).tolist() == [2.0], (
-        "no two elements lie side by side"
-    )
+    assert side_by_side(found, "B") == [2.0], "no two elements lie side by side"
 
 
 @pytest.mark.parametrize(

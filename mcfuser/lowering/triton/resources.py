@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.chain import BYTES, Product
+from mcfuser.expr import Call, walk
 from mcfuser.lowering.loops import innermost, pipelined
 from mcfuser.lowering.triton.dot import Dot
 from mcfuser.lowering.triton.hopper.tensor_map import mappable
@@ -31,6 +32,11 @@ COPIED = 4
 """Bytes that a thread copies to shared memory at least."""
 BASE = 36.0
 """Registers for addresses, positions and loop counters."""
+ALONE = 28.0
+"""The same of kernels without products."""
+BRANCHES = 2.2
+"""Registers for each element of a map with functions that are computed in two ways (erf)."""
+TWO_WAYS = frozenset({"erf", "tanh"})
 SPLIT = 45.0
 """Registers more of a thread of warp groups that make parts of what they multiply; these, and those
 for the parts, are fitted to 80 kernels of one product (Triton 3.9, sm_90, 2026-11-29)."""
@@ -267,8 +273,11 @@ class TritonCandidates:
         They hold accumulators, and a fraction of each of these: the operands' fragments, the
         largest map, masked values, tiles that are loaded without a pipeline. The fractions are
         fitted to 6,000 compiled kernels. Rows that pad a tile to the least size of a product repeat
-        others, and hardly take registers of their own.
+        others, and hardly take registers of their own. Kernels without products, fitted to 2,100,
+        hold what they compute.
         """
+        if not self.dots:
+            return ALONE + (BRANCHES if self._branches else 1.0) * self.largest
         threads = 32.0 * self.warps
         needed, parts = np.full(len(self.tiles), BASE), np.zeros(len(self.tiles))
         for out, dot in self.dots.items():
@@ -289,6 +298,12 @@ class TritonCandidates:
         addresses = 1.0 if self.tma is None else np.where(self.tma, 0.85, 1.0)
         result: Floats = addresses * (needed + 0.26 * self.largest) + parts
         return result
+
+    @cached_property
+    def _branches(self) -> bool:
+        """Whether some map has functions that are computed in two ways."""
+        bodies = [s.body for s, _ in self.facts.points if isinstance(s, Compute)]
+        return any(isinstance(e, Call) and e.op in TWO_WAYS for b in bodies for e in walk(b))
 
     @cached_property
     def largest(self) -> Floats:

@@ -13,7 +13,7 @@ from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.codegen.triton import generate
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.lowering.loops import innermost
-from mcfuser.lowering.triton.resources import BASE, TritonCandidates
+from mcfuser.lowering.triton.resources import ALONE, BRANCHES, TritonCandidates
 from mcfuser.model.feasible import GATHERED, HELD, feasible
 from mcfuser.model.fitted import lowered
 from mcfuser.space.expression import parse
@@ -96,14 +96,27 @@ def test_a_copy_is_asynchronous_where_each_thread_has_four_bytes_of_it() -> None
 
 
 def test_threads_share_the_registers_of_a_tile() -> None:
-    """But for those that each has for itself."""
+    """But for those that each has for itself. Without a product they hold what they compute."""
     c = chain({"m": 512, "n": 512}, {"X": "mn", "s": "m"}, ["Y[m, n] = X[m, n] * s[m]"])
     plan = Plan(program(c), parse("mn"), frozenset())
     warps = np.asarray([1, 2, 4, 8])
     tiles = np.full((4, 2), 64)
-    found = TritonCandidates(plan, tiles, warps, np.ones_like(warps), warps < 0).registers - BASE
-    loaded, computed = 0.13 * (64 * 64 + 64), 0.26 * 64 * 64
-    np.testing.assert_allclose(found, (loaded + computed) / (32 * warps))
+    found = TritonCandidates(plan, tiles, warps, np.ones_like(warps), warps < 0).registers - ALONE
+    np.testing.assert_allclose(found, 64 * 64 / (32 * warps))
+
+
+def test_functions_that_are_computed_in_two_ways_take_more_registers() -> None:
+    plain, erf = (
+        chain({"m": 512, "n": 512}, {"X": "mn"}, [f"Y[m, n] = {call}(X[m, n])"])
+        for call in ("exp", "erf")
+    )
+    one = np.asarray([4])
+    each = [
+        TritonCandidates(Plan(program(c), parse("mn"), frozenset()), np.full((1, 2), 64), one, one,
+                         one < 0).registers - ALONE
+        for c in (plain, erf)
+    ]  # fmt: skip
+    assert each[1] == pytest.approx(BRANCHES * each[0])
 
 
 SIZES = {"b": 2, "m": 256, "n": 256, "k": 64, "h": 64}
