@@ -108,6 +108,17 @@ def _group_sums(batch: int, positions: int, groups: int, channels: int) -> Chain
     )  # fmt: skip
 
 
+def _channel_sums(batch: int, positions: int, channels: int) -> Chain:
+    """The two sums of a norm of each channel."""
+    apart = f"(float32(X[b, p, c]) - M[b, c] / {positions}.0)"
+    return _chain(
+        f"channel-sums:{batch},{positions},{channels}",
+        {"b": batch, "c": channels, "p": positions}, {"X": "bpc"}, {"M": "bc", "Q": "bc"},
+        "float16",
+        ["M[b, c] = sum[p] float32(X[b, p, c])", f"Q[b, c] = sum[p] {apart} * {apart}"],
+    )  # fmt: skip
+
+
 def _group_map(batch: int, positions: int, groups: int, channels: int) -> Chain:
     """What a group norm with SiLU computes of those sums."""
     n = positions * channels
@@ -200,6 +211,9 @@ LANDSCAPES: Mapping[str, Chain] = {
     "R7": _layer_norm(8192, 320),
     "R8": _layer_norm(512, 1280),
     "R9": _softmax(4096, 77),
+    "R10": _channel_sums(2, 4096, 320),
+    "R11": _channel_sums(2, 1024, 640),
+    "R12": _channel_sums(2, 256, 1280),
     "M1": _group_map(2, 4096, 32, 10),
     "M2": _group_map(2, 256, 32, 40),
     "M3": _gelu(2048, 5120),

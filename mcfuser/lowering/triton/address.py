@@ -122,8 +122,9 @@ def position_along(
 def side_by_side(chain: Chain, tensor: Tensor, indices: Sequence[Affine]) -> int:
     """The elements that lie side by side from an address on that is a multiple of as many, wherever
     a tile of a read begins: a power of two, at most VECTOR. A thread loads so many at once."""
-    if tensor.padding:  # one of two neighbours may be past its end
-        return 1
+    every_digit = (d for s in tensor.strides or () for d in digits(s, 0))
+    if any(d.stride == 1 and d.padding is not None for d in every_digit):
+        return 1  # one of two neighbours may be past the array's end
     moves, start = address(chain, tensor, indices)
     every = [step for along in moves.values() for step in along]
     contiguous = next((s for s in every if s.number == 1 and s.unit == 1 and not s.extents), None)

@@ -151,6 +151,13 @@ def test_the_position_along_padding() -> None:
     assert reach(c, t) == 3 * 9 * 17 - 1
 
 
+@pytest.mark.parametrize(("last", "expected"), [(True, 16), (False, 1)])
+def test_channels_lie_side_by_side_in_a_padded_picture(last: bool, expected: int) -> None:
+    """All of a position's are inside the array, or none is; neighbouring positions may differ."""
+    c = padded(ROWS, ROWS, columns=16, channels=64, last=last)
+    assert side_by_side(c, c.tensor("A"), read("A[p, k, m, s, i, t]").indices) == expected
+
+
 def test_the_position_of_merged_rows_is_a_digit() -> None:
     one = rows_merged(padded(ROWS, ROWS, columns=16))
     t, indices = one.tensor("A"), read("A[p, k, s, m, t]").indices
