@@ -1,4 +1,4 @@
-"""The terms of the fitted model of GPU kernels, counted from a plan's statements.
+"""The terms of the fitted model of GPU kernels with products, counted from a plan's statements.
 
 A term counts events of one kind: instructions of the tensor cores, bytes, waits for memory. Waits
 follow each other within a block, so the blocks of a multiprocessor overlap them; other events keep
@@ -303,7 +303,7 @@ def _map(counts: Terms, made: TritonCandidates, s: Compute, times: Floats) -> No
     size = made.lanes(s.operator.related)
     along = np.maximum.reduce([np.ones(counts.size), *(d.along for d in made.dots.values())])
     chain = made.plan.program.chain
-    follows = not made.dots or any(_follows(chain, r.tensor, made) for r in reads(s.body))
+    follows = any(_follows(chain, r.tensor, made) for r in reads(s.body))
     each = np.maximum(1.0, size / (32 * made.warps) * (1.0 if follows else along))
     slow = sum(SLOW.get(e.op, 1.0) - 1 for e in walk(s.body) if isinstance(e, Call))
     plain = calls(s.body) + (s.operator.reduce != "none") + slow
