@@ -271,9 +271,10 @@ class _Deciding:
             if len(terms) != 1:
                 return False
             (v,) = terms
-            if self.classes.get(v) == "product":
-                return True
-            if self.classes.get(v) != "move" and (v not in self.classes or self._name(v) != "add"):
+            kind = self.classes.get(v)  # None: a parameter's
+            if kind is None or kind == "product":
+                return kind == "product"
+            if kind != "move" and self._name(v) != "add":
                 return False
 
 

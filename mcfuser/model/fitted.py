@@ -29,7 +29,9 @@ from mcfuser.model.plain import matrix as plain
 from mcfuser.model.terms import BUSY, ONCE, SHARED, WAITS, begun, terms
 from mcfuser.space.plan import Floats, Ints, Plan
 
-NAMES = ("launch", *ONCE, *SHARED, *WAITS, *BUSY, *PACED, *PLAIN)
+EVEN = ("launch", *ONCE, *SHARED, *WAITS, *BUSY)
+"""Terms of kernels with products whose warps all do the same."""
+NAMES = (*EVEN, *PACED, *PLAIN)
 MEMORY = "memory"
 """How many times as long as by its published bandwidth memory takes."""
 POWER = 5.0
@@ -90,21 +92,25 @@ def counted(made: TritonCandidates, device: Device, groups: bool = False) -> tup
     for each other (model.groups).
     """
     if not made.dots:
-        found = begun(made, device)
-        rest = np.zeros((found.size, len(NAMES) - len(PLAIN)))
-        return np.hstack([rest, plain(made, found, device)]), found.dram_seconds
+        counts = begun(made, device)
+        return _table(PLAIN, plain(made, counts, device)), counts.dram_seconds
     counts = terms(made, device)
     if groups:
-        own = paced(made, counts, device.units)
-        rest = np.zeros((counts.size, len(NAMES) - len(PACED) - len(PLAIN)))
-        return np.hstack([rest, own, np.zeros((counts.size, len(PLAIN)))]), counts.dram_seconds
+        return _table(PACED, paced(made, counts, device.units)), counts.dram_seconds
     queue, waves = counts.queue(device.units), counts.queue(device.units * counts.resident)
     columns = [np.ones(counts.size), *(counts.of(n) for n in ONCE)]
     columns += [counts.of(n) * counts.blocks / device.units for n in SHARED]
     columns += [counts.of(n) * waves for n in WAITS]
     columns += [counts.of(n) * queue for n in BUSY]
-    columns += [np.zeros(counts.size) for _ in (*PACED, *PLAIN)]
-    return np.stack(columns, axis=1), counts.dram_seconds
+    return _table(EVEN, np.stack(columns, axis=1)), counts.dram_seconds
+
+
+def _table(names: Sequence[str], events: Floats) -> Floats:
+    """Events [candidates, NAMES], of which a kernel has those of some neighbouring names."""
+    first = NAMES.index(names[0])
+    result = np.zeros((len(events), len(NAMES)))
+    result[:, first : first + len(names)] = events
+    return result
 
 
 def costs(device: Device) -> Mapping[str, float]:

@@ -19,14 +19,13 @@ import numpy as np
 
 from mcfuser.chain import BYTES
 from mcfuser.device import Device
-from mcfuser.expr import Call, walk
+from mcfuser.expr import Affine
 from mcfuser.lowering.loops import inner
 from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model.lanes import lanes_of
 from mcfuser.model.locality import contiguous_bytes, distinct_tiles
 from mcfuser.model.occupancy import WARP
-from mcfuser.model.terms import LIMIT, SLOW, VECTOR, Terms
-from mcfuser.space.count import calls
+from mcfuser.model.terms import LIMIT, VECTOR, Terms, operations
 from mcfuser.space.plan import Floats, repeats
 from mcfuser.space.statement import (
     Combine,
@@ -60,8 +59,7 @@ def matrix(made: TritonCandidates, counts: Terms, device: Device) -> Floats:
     """Events [candidates, PLAIN] of kernels without products as they add up in time; `counts` has
     their blocks."""
     queue, waves = counts.queue(device.units), counts.queue(device.units * counts.resident)
-    together = np.minimum(counts.blocks, device.units * counts.resident)
-    share = counts.blocks / device.units
+    together, share = counts.together(device.units), counts.blocks / device.units
     events: _Events = {n: np.zeros(counts.size) for n in PLAIN}
     events["plain_launch"] += 1.0
     events["plain_block"] += share
@@ -90,23 +88,30 @@ def matrix(made: TritonCandidates, counts: Terms, device: Device) -> Floats:
 
 
 def _load(events: _Events, made: TritonCandidates, s: Load, busy: Floats, waits: Floats) -> None:
-    """A thread loads vector after vector; whole sectors are moved."""
-    nbytes = made.nbytes(s.buffer)
-    run = np.minimum(contiguous_bytes(made, s.read.tensor, s.read.indices), nbytes)
-    events["plain_sector"] += busy * nbytes * np.maximum(1.0, SECTOR / run)
-    vector = np.minimum(min(VECTOR, made.facts.vectors[s.buffer]), run)
-    events["plain_vector"] += waits * np.maximum(1.0, nbytes / (WARP * made.warps * vector))
+    most = min(VECTOR, made.facts.vectors[s.buffer])
+    sectors, vectors = _moved(made, s.buffer, s.read.tensor, s.read.indices, most)
+    events["plain_sector"] += busy * sectors
+    events["plain_vector"] += waits * vectors
     width = BYTES[made.plan.program.chain.tensor(s.read.tensor).dtype]
-    events["plain_scalar"] += waits * (nbytes <= width)
+    events["plain_scalar"] += waits * (made.nbytes(s.buffer) <= width)
 
 
 def _store(events: _Events, made: TritonCandidates, s: Store, busy: Floats, waits: Floats) -> None:
-    nbytes = made.nbytes(s.buffer)
     indices = [d.index for d in made.buffer(s.buffer).dims]
-    run = np.minimum(contiguous_bytes(made, s.tensor, indices), nbytes)
-    events["plain_stored"] += busy * nbytes * np.maximum(1.0, SECTOR / run)
-    vector = np.minimum(VECTOR, run)
-    events["plain_written"] += waits * np.maximum(1.0, nbytes / (WARP * made.warps * vector))
+    sectors, vectors = _moved(made, s.buffer, s.tensor, indices, VECTOR)
+    events["plain_stored"] += busy * sectors
+    events["plain_written"] += waits * vectors
+
+
+def _moved(
+    made: TritonCandidates, buffer: str, tensor: str, indices: Sequence[Affine], most: int
+) -> tuple[Floats, Floats]:
+    """Bytes of the sectors that hold a tile, which are moved whole, and vectors of at most so many
+    bytes that a thread moves one after the other."""
+    nbytes = made.nbytes(buffer)
+    run = np.minimum(contiguous_bytes(made, tensor, indices), nbytes)
+    each = nbytes / (WARP * made.warps * np.minimum(most, run))
+    return nbytes * np.maximum(1.0, SECTOR / run), np.maximum(1.0, each)
 
 
 def _compute(
@@ -116,9 +121,7 @@ def _compute(
     then threads of a warp do, then warps."""
     o = s.operator
     each = _a_thread(made, o.related)
-    slow = sum(SLOW.get(e.op, 1.0) - 1.0 for e in walk(s.body) if isinstance(e, Call))
-    count = calls(s.body) + (o.reduce != "none") + slow
-    _operations(events, made, each * count, busy, waits)
+    _operations(events, made, each * operations(s), busy, waits)
     if o.reduce == "none":
         return
     lanes, left = lanes_of(made, o), each
@@ -148,6 +151,5 @@ def _combine(events: _Events, made: TritonCandidates, s: Combine) -> None:
     dims = made.buffer(s.buffer).dims
     elements = made.lanes([d.index.plain for d in dims if d.index.plain is not None])
     events["plain_combined"] += made.plan.parts * BYTES["float32"] * elements
-    if not (events["plain_second"].any() or events["plain_ended"].any()):
-        events["plain_second"] += ~made.last
-        events["plain_ended"] += made.last
+    events["plain_second"] = np.where(made.last, 0.0, 1.0)
+    events["plain_ended"] = np.where(made.last, 1.0, 0.0)

@@ -81,7 +81,8 @@ runs at the same time reads."""
 class Terms:
     """Events a block by term; blocks in all, and blocks that share a multiprocessor; `peak` is the
     longest block over the average one; `dram_seconds` is what the device's memory takes at least,
-    in seconds, for the constants, and for all tensors where they outgrow its cache."""
+    in seconds, for the constants, and for all tensors where they outgrow its cache; `far` tells
+    whether that is most of what the kernel moves."""
 
     size: int
     events: dict[str, Floats] = field(default_factory=dict)
@@ -89,6 +90,7 @@ class Terms:
     resident: Floats = field(default_factory=lambda: np.zeros(0))
     peak: Floats = field(default_factory=lambda: np.zeros(0))
     dram_seconds: Floats = field(default_factory=lambda: np.zeros(0))
+    far: bool = False
 
     def add(self, name: str, count: Floats) -> None:
         assert name in (*ONCE, *SHARED, *WAITS, *BUSY), name
@@ -104,6 +106,11 @@ class Terms:
         length: Floats = np.where(self.peak > 1, np.maximum(share, self.peak), np.ceil(share))
         return length
 
+    def together(self, units: int) -> Floats:
+        """Blocks that run at the same time on so many multiprocessors."""
+        most: Floats = np.minimum(self.blocks, units * self.resident)
+        return most
+
 
 def begun(made: TritonCandidates, device: Device) -> Terms:
     """The blocks of a plan's candidates on a device, and what memory takes at least; no events."""
@@ -111,15 +118,15 @@ def begun(made: TritonCandidates, device: Device) -> Terms:
     counts.blocks = blocks(made.plan, made.tiles).astype(np.float64)
     counts.resident = resident(made, device)
     counts.peak = peak(made.facts.body, made.sizes)
-    counts.dram_seconds = np.full(counts.size, _dram_bytes(made, device)[0] / device.bandwidth)
+    dram_bytes, counts.far = _dram_bytes(made, device)
+    counts.dram_seconds = np.full(counts.size, dram_bytes / device.bandwidth)
     return counts
 
 
 def terms(made: TritonCandidates, device: Device) -> Terms:
     """All terms of a plan's candidates on a device."""
     counts = begun(made, device)
-    together = np.minimum(counts.blocks, device.units * counts.resident)
-    _, far = _dram_bytes(made, device)
+    together = counts.together(device.units)
     iterations = np.ones(counts.size)
     for s, outer in made.facts.points:
         times = repeats(made.sizes, inner(outer))
@@ -142,7 +149,7 @@ def terms(made: TritonCandidates, device: Device) -> Terms:
         elif not isinstance(s, Init | SaveOld):  # these set registers alone
             assert_never(s)
     for loop, outer in serial(made.facts.body):
-        _loop(counts, made, loop, outer, far)
+        _loop(counts, made, loop, outer)
     counts.add("spill", np.maximum(0.0, made.registers - LIMIT) * iterations)
     if made.tma is not None:
         counts.add("maps", made.tma.astype(np.float64))
@@ -178,9 +185,7 @@ def _elements(
     return total
 
 
-def _loop(
-    counts: Terms, made: TritonCandidates, loop: Loop, outer: tuple[Loop, ...], far: bool
-) -> None:
+def _loop(counts: Terms, made: TritonCandidates, loop: Loop, outer: tuple[Loop, ...]) -> None:
     """A pipelined loop waits for a tile each iteration, but as many of them are in flight as there
     are stages to spare; with one to spare, the arrival of what threads copy is waited for as
     well."""
@@ -200,7 +205,7 @@ def _loop(
         counts.add("exposed", asynchronous * entries * nbytes)
     counts.add("turn", some * iterations / np.maximum(made.stages - 1.0, 1.0))
     counts.add("fill", some * entries * made.stages)
-    if far:
+    if counts.far:
         counts.add("far_fill", some * entries)
         counts.add("far_load", alone * iterations)
 
@@ -297,6 +302,12 @@ def _follows(chain: Chain, tensor: str, made: TritonCandidates) -> bool:
     return any(_follows(chain, r.tensor, made) for body in bodies for r in reads(body))
 
 
+def operations(s: Compute) -> float:
+    """Additions that computing an element of a map, or of what is reduced, takes as long as."""
+    slow = sum(SLOW.get(e.op, 1.0) - 1.0 for e in walk(s.body) if isinstance(e, Call))
+    return calls(s.body) + (s.operator.reduce != "none") + slow
+
+
 def _map(counts: Terms, made: TritonCandidates, s: Compute, times: Floats) -> None:
     """A map of a product's result is computed where the product's warps left it; any other is
     computed by every warp that works on the same rows."""
@@ -305,9 +316,7 @@ def _map(counts: Terms, made: TritonCandidates, s: Compute, times: Floats) -> No
     chain = made.plan.program.chain
     follows = any(_follows(chain, r.tensor, made) for r in reads(s.body))
     each = np.maximum(1.0, size / (32 * made.warps) * (1.0 if follows else along))
-    slow = sum(SLOW.get(e.op, 1.0) - 1 for e in walk(s.body) if isinstance(e, Call))
-    plain = calls(s.body) + (s.operator.reduce != "none") + slow
-    counts.add("simple_all", times * plain * size)
+    counts.add("simple_all", times * operations(s) * size)
     if s.operator.domain is not None:
         counts.add("mask", times * each)
     if s.operator.reduce != "none":
