@@ -173,6 +173,7 @@ class _Deciding:
             before = len(self.computed_wide)
             self._forward()
             self._backward()
+        self._moved_narrow()
         narrow = frozenset(v for v in self.every if self._is_narrow(v))
         return Types(narrow, frozenset(self.computed_wide))
 
@@ -193,6 +194,16 @@ class _Deciding:
                 continue
             if all(r in self.computed_wide for r in self.flow.readers.get(v, ())):
                 self.computed_wide.add(v)
+
+    def _moved_narrow(self) -> None:
+        """What only moves elements that are stored narrow moves these: what reads them in float32
+        casts what it reads. The parts of a vector of scales and shifts are cast where they are
+        used, and not the whole vector once for each."""
+        for v in self.flow.order:
+            if self.classes[v] == "move" and v in self.computed_wide:
+                moved = [a for a in operands(self.flow.values[v]) if is_wide(a)]
+                if moved and all(isinstance(a, relax.Var) and self._is_narrow(a) for a in moved):
+                    self.computed_wide.remove(v)
 
     def _moved_maps(self) -> set[relax.Var]:
         """The values that have the elements of maps' results, and of nothing that is stored

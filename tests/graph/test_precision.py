@@ -187,6 +187,17 @@ def test_a_product_plus_what_is_broadcast_is_stored_narrow_for_a_norm() -> None:
     assert embedded in kinds.narrow
 
 
+def test_slices_of_what_is_stored_narrow_are_narrow_whatever_reads_them() -> None:
+    """As the scales and shifts are that a diffusion transformer computes of its time step."""
+    n, y = net()
+    whole = product(n, y, columns=24)
+    cut = [n.op("Slice", whole, n.ints(8 * i), n.ints(8 * i + 8), n.ints(1)) for i in range(3)]
+    scaled = n.op("Mul", n.op("Exp", y), n.op("Add", cut[1], n.const(1.0)))
+    flow, kinds = decided(n, product(n, scaled), product(n, cut[0]), n.op("Exp", cut[2]))
+    slices = {v for v in flow.order if flow.operator(v) == "strided_slice"}
+    assert len(slices) == 3 and slices <= kinds.narrow and not slices & kinds.computed_wide
+
+
 def test_what_is_broadcast_onto_no_product_stays_float32() -> None:
     n, y = net()
     other = n.op("Exp", y)
