@@ -2,13 +2,15 @@
 sixteen bytes, of the channels of one position where pictures have these last.
 
 TVM's own kernel chooses between parts in every lane, and so copies elements one by one: 64 channels
-of 256 x 256 positions, of two parts, take 17.6 us in float16 (H200, 2026-11-29), 17 MB.
+of 256 x 256 positions, of two parts, take 17.6 us in float16 (H200, 2026-11-29), 17 MB. Parts that
+are slices are read where they are cut out of.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from tvm import relax
 
@@ -24,43 +26,130 @@ VECTORS = {16: "uint4", 8: "uint2", 4: "unsigned"}
 """Types of so many bytes."""
 
 
-def joined(call: relax.Call) -> SourceOperator | None:
-    """The kernel of a concatenation of fixed extents; None where all parts are whole and behind
-    each other (mcfuser.codegen.cuda.beside), where it is small, and where no two elements of a part
-    are moved at once."""
-    (parts,), axis, dtype = call.args, call.attrs.axis, str(call.ty.dtype)
-    if not isinstance(parts, relax.Tuple) or axis is None or dtype not in BYTES:
+@dataclass(frozen=True, slots=True)
+class CopiedPart:
+    """A part of a concatenation, and the array that it is read from: runs of `run` elements, each
+    `stride` elements behind the one before, the first from element `start` on. A part that is no
+    slice is one run. `given` are the extents of the array."""
+
+    array: relax.Expr
+    given: tuple[int, ...]
+    extents: tuple[int, ...]
+    run: int
+    stride: int
+    start: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the part lies in one piece."""
+        return self.run == math.prod(self.extents)
+
+
+def copied_parts(
+    call: relax.Call, bound: Callable[[relax.Var], relax.Expr | None]
+) -> tuple[CopiedPart, ...] | None:
+    """The parts of a concatenation with the arrays that they are read from; None where extents are
+    unknown. `bound` gives what a variable stands for."""
+    parts = call.args[0]
+    if not isinstance(parts, relax.Tuple) or call.attrs.axis is None:
         return None
-    shapes = [s for p in parts.fields if (s := counted(p.ty.shape)) is not None]
-    whole = counted(call.ty.shape)
-    if whole is None or not len(shapes) == len(parts.fields) <= MOST:
+    found = [_part(part, bound) for part in parts.fields]
+    known = [part for part in found if part is not None]
+    return tuple(known) if len(known) == len(found) else None
+
+
+def _part(part: relax.Expr, bound: Callable[[relax.Var], relax.Expr | None]) -> CopiedPart | None:
+    extents = counted(part.ty.shape)
+    if extents is None:
         return None
-    at = int(axis) % len(whole)
+    for made in _behind_views(part, bound):
+        if isinstance(made, relax.Call) and made.op.name == "relax.strided_slice":
+            cut, given = _cut(made), counted(made.args[0].ty.shape)
+            if cut is not None and given is not None:
+                return CopiedPart(made.args[0], given, extents, *cut)
+    size = math.prod(extents)
+    return CopiedPart(part, extents, extents, size, size, 0)
+
+
+def _behind_views(
+    part: relax.Expr, bound: Callable[[relax.Var], relax.Expr | None]
+) -> Iterator[relax.Expr | None]:
+    """What a value stands for; of a view of the same elements, what that is a view of, too."""
+    while isinstance(part, relax.Var):
+        made = bound(part)
+        yield made
+        if not isinstance(made, relax.Call) or made.op.name not in _SAME_ELEMENTS:
+            return
+        part = made.args[0]
+
+
+_SAME_ELEMENTS = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
+"""Views whose elements are in the order of their argument's."""
+
+
+def _cut(made: relax.Call) -> tuple[int, int, int] | None:
+    """The run, the stride and the start of a slice along one dimension, whose steps are 1; None of
+    any other one."""
+    data, axes, begins, *_ = made.args
+    given, cut = counted(data.ty.shape), counted(made.ty.shape)
+    if given is None or cut is None or any(int(n) != 1 for s in made.args[4:] for n in s.fields):
+        return None
+    changed = [d for d, (n, part) in enumerate(zip(given, cut, strict=True)) if part != n]
+    if len(changed) != 1:
+        return None
+    (axis,) = changed
+    first = int(begins.fields[[int(a) % len(given) for a in axes.fields].index(axis)])
+    first = min(max(first + given[axis] * (first < 0), 0), given[axis])
+    inner = math.prod(given[axis + 1 :])
+    return cut[axis] * inner, given[axis] * inner, first * inner
+
+
+def joined(call: relax.Call, parts: Sequence[CopiedPart]) -> SourceOperator | None:
+    """The kernel of a concatenation, which takes the arrays of its parts; None where these lie
+    behind each other in one piece each (mcfuser.codegen.cuda.beside), where it is small, and where
+    no two elements of a part are moved at once."""
+    dtype, whole = str(call.ty.dtype), counted(call.ty.shape)
+    if whole is None or dtype not in BYTES or len(parts) > MOST:
+        return None
+    at = int(call.attrs.axis) % len(whole)
     rows, size = math.prod(whole[:at]), BYTES[dtype]
-    lengths = [math.prod(s[at:]) * size for s in shapes]
-    width = math.gcd(max(VECTORS), *lengths)
-    if rows == 1 or math.prod(whole) < SMALL or width <= size or width not in VECTORS:
+    lengths = [math.prod(part.extents[at:]) for part in parts]
+    steps = (n for part in parts for n in (part.run, part.stride, part.start))
+    width = math.gcd(max(VECTORS) // size, *lengths, *steps)
+    in_place = rows == 1 and any(part.is_whole for part in parts)
+    if in_place or math.prod(whole) < SMALL or width == 1 or width * size not in VECTORS:
         return None
-    arrays = [GivenArray(f"x{i}", s, dtype) for i, s in enumerate(shapes)]
-    copied = _copied([n // width for n in lengths], VECTORS[width])
+    arrays = [GivenArray(f"x{i}", part.given, dtype) for i, part in enumerate(parts)]
+    copied = _copied(parts, lengths, width, VECTORS[width * size])
     step = for_each("copy", rows * sum(lengths) // width, copied)
     return SourceOperator("concatenate", (*arrays, GivenArray("out", whole, dtype)), 1, "", (step,))
 
 
-def _copied(widths: Sequence[int], vector: str) -> list[str]:
-    """The statements that copy vector `i` of a result, to whose rows each part gives so many."""
-    total = sum(widths)
+def _copied(
+    parts: Sequence[CopiedPart], lengths: Sequence[int], width: int, vector: str
+) -> list[str]:
+    """The statements that copy vector `i`, of `width` elements, of a result to whose rows parts
+    give so many elements."""
+    total = sum(lengths) // width
     lines = [
         f"const unsigned row = i / {total}u, place = i % {total}u;",
         f"{vector}* const to = reinterpret_cast<{vector}*>(out) + i;",
     ]
     first = 0
-    for number, width in enumerate(widths):
-        part = f"reinterpret_cast<const {vector}*>(x{number})"
-        head = f"if (place < {first + width}u) " if number < len(widths) - 1 else ""
+    for number, (part, length) in enumerate(zip(parts, lengths, strict=True)):
+        vectors = length // width
+        head = f"if (place < {first + vectors}u) " if number < len(parts) - 1 else ""
         back = f" - {first}u" if first else ""
-        lines.append(
-            f"{'else ' if number else ''}{head}*to = {part}[row * {width}u + place{back}];"
-        )
-        first += width
+        read = f"reinterpret_cast<const {vector}*>(x{number})"
+        place = _place(part, f"row * {vectors}u + place{back}", width)
+        lines.append(f"{'else ' if number else ''}{head}*to = {read}[{place}];")
+        first += vectors
     return lines
+
+
+def _place(part: CopiedPart, vector: str, width: int) -> str:
+    """Where a vector of a part is in the part's array, counted in vectors."""
+    if part.is_whole and not part.start:
+        return vector
+    run, stride, start = (n // width for n in (part.run, part.stride, part.start))
+    return f"({vector}) / {run}u * {stride}u + ({vector}) % {run}u + {start}u"

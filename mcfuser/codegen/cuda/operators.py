@@ -9,20 +9,20 @@ import tvm
 from tvm import relax
 
 from mcfuser.codegen.call import called, with_calls
-from mcfuser.codegen.cuda.concatenate import joined
+from mcfuser.codegen.cuda.concatenate import copied_parts, joined
 from mcfuser.codegen.cuda.kernel import SourceKernel, SourceOperator
 from mcfuser.codegen.cuda.scan import cumulated
 from mcfuser.codegen.cuda.scatter import scattered
 from mcfuser.codegen.cuda.top import best
 
 OPERATORS: Mapping[str, Callable[[relax.Call], SourceOperator | None]] = MappingProxyType({
-    "relax.concat": joined,
     "relax.cumsum": cumulated,
     "relax.scatter_elements": scattered,
     "relax.scatter_nd": scattered,
     "relax.topk": best,
 })  # fmt: skip
-"""What computes a call of Relax's operators; None where TVM does."""
+"""What computes a call of Relax's operators; None where TVM does. Concatenations have
+a kernel, too, which reads slices where they are."""
 
 
 ON_HOST: Mapping[str, str] = MappingProxyType({
@@ -52,19 +52,30 @@ def _tensors(call: relax.Call) -> Iterator[relax.Expr]:
         yield from arg.fields if isinstance(arg, relax.Tuple) else (arg,)
 
 
+def _operator(
+    builder: relax.BlockBuilder, call: relax.Call
+) -> tuple[SourceOperator | None, list[relax.Expr]]:
+    """The operator that computes a call, and the tensors that it reads."""
+    name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
+    if name == "relax.concat":
+        parts = copied_parts(call, builder.lookup_binding)
+        return (joined(call, parts) if parts else None), [part.array for part in parts or ()]
+    made = OPERATORS.get(name)
+    return (made(call) if made is not None else None), [*_tensors(call)]
+
+
 def with_operators(module: tvm.IRModule) -> tuple[tvm.IRModule, tuple[SourceKernel, ...]]:
     """The module with launches of kernels for the calls of these operators, and the kernels."""
     kernels: list[SourceKernel] = []
 
     def launch(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
-        made = OPERATORS.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None
-        operator = made(call) if made is not None else None
+        operator, read = _operator(builder, call)
         if operator is None:
             return None
         kernel, text = operator.kernel()
         kernels.append(kernel)
         several = isinstance(call.ty, relax.TupleType)
         ty = [*call.ty.fields] if several else call.ty
-        return called(builder, text, operator.name, [*_tensors(call)], ty)
+        return called(builder, text, operator.name, read, ty)
 
     return with_calls(module, launch), tuple(dict.fromkeys(kernels))
