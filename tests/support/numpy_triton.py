@@ -184,6 +184,12 @@ def _on(function: Any) -> Any:
     return lambda x: tile(function(np.asarray(x)))
 
 
+def multiple_of(x: Any, number: int) -> Tile:
+    """The addresses, which are multiples of a number."""
+    assert not np.any(np.asarray(x) % number), f"{x} are no multiples of {number}"
+    return tile(x)
+
+
 def language(place: tuple[int, int]) -> SimpleNamespace:
     """The module as one block sees it."""
     return SimpleNamespace(
@@ -204,6 +210,7 @@ def language(place: tuple[int, int]) -> SimpleNamespace:
         floor=_on(np.floor), erf=_on(np.vectorize(math.erf, otypes=[np.float32])),
         rsqrt=_on(lambda x: 1 / np.sqrt(x)),
         trans=_on(np.transpose), permute=lambda x, order: tile(np.transpose(x, order)),
+        multiple_of=multiple_of,
         reshape=lambda x, shape: tile(np.reshape(x, shape)),
         broadcast_to=lambda x, shape: tile(np.broadcast_to(x, shape)),
     )  # fmt: skip

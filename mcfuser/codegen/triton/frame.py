@@ -60,12 +60,24 @@ class Part:
     even: bool
 
 
+@dataclass(frozen=True, slots=True)
+class MatrixSum:
+    """A tile that a loop adds up as a matrix, or as several: the variable of the loop, the axes of
+    the matrix in order, several along a dimension, and the extents of its dimensions."""
+
+    matrix: str
+    axes: tuple[str, ...]
+    extents: tuple[int, ...]
+
+
 @dataclass
 class Frame:
     """The state of the kernel at the line that is written next.
 
     `at` holds the axes whose current iteration is known: a number where the loop is written out,
     None where it is a variable. `fresh` holds the buffers whose next reduction starts anew.
+    `summed` holds the buffers to which a loop around does nothing but add products, each with its
+    tiles that are matrices meanwhile.
     `placed` holds the names of pointers to the partial results of parts that are defined already;
     they stay defined, since no loop encloses a Combine.
 
@@ -83,6 +95,7 @@ class Frame:
     at: dict[str, int | None] = field(default_factory=dict)
     depth: int = 1
     fresh: set[str] = field(default_factory=set)
+    summed: dict[str, dict[str, MatrixSum]] = field(default_factory=dict)
     placed: set[str] = field(default_factory=set)
     groups: WarpGroups | None = None
     arrived: set[tuple[str, bool]] = field(default_factory=set)

@@ -12,6 +12,7 @@ from mcfuser.codegen.triton.hopper.warpgroup import arrived, put
 from mcfuser.codegen.triton.tile import (
     ATOM,
     COMPARE,
+    SUM,
     TileValue,
     aligned,
     both,
@@ -22,6 +23,7 @@ from mcfuser.codegen.triton.tile import (
 from mcfuser.expr import Affine
 from mcfuser.lowering.triton.address import Moves, Step, address, position_along
 from mcfuser.lowering.triton.hopper.tensor_map import dimensions
+from mcfuser.lowering.triton.matrix import MatrixAxes, divisor, padded_axes
 from mcfuser.space.statement import Load, Store, StorePartial
 
 
@@ -32,6 +34,8 @@ def load(frame: Frame, s: Load) -> list[str]:
         return [] if ring.looped else arrived(frame, ring)
     if s.buffer in frame.layout.maps:
         return _through_map(frame, s)
+    if frame.groups is None and s.buffer in frame.layout.matrices:
+        return _as_matrix(frame, s, frame.layout.matrices[s.buffer])
     space = frame.layout.space(s.buffer)
     tensor = frame.schedule.chain.tensor(s.read.tensor)
     lines: list[str] = []
@@ -47,6 +51,51 @@ def load(frame: Frame, s: Load) -> list[str]:
         return lines
     words = f"{to.word('where')}({aligned(to, mask, space).text}, {name}, 0.0)"
     return [*lines, f"{TAB * frame.depth}{name} = {words}"]
+
+
+def _as_matrix(frame: Frame, s: Load, groups: MatrixAxes) -> list[str]:
+    """The lines that load a tile as a matrix: its addresses and its mask are given the dimensions
+    of the matrix, not what is loaded."""
+    chain, to, lines = frame.schedule.chain, frame.dialect, list[str]()
+    tensor, dimensions = chain.tensor(s.read.tensor), tuple("_".join(g) for g in groups)
+    moves, start = address(chain, tensor, s.read.indices)
+    rest = {a: steps for a, steps in moves.items() if not any(a in g for g in groups)}
+    numbers = _sum(frame, (rest, start), (), tensor.name, lines).numbers
+    padded = padded_axes(chain, s)
+    last = next((g for g in groups if padded & {*g}), groups[0])
+    terms, masks = list[str](), list[TileValue]()
+    for d, g in zip(dimensions, groups, strict=True):
+        own = {a: moves[a] for a in g if a in moves}
+        if own and len(g) == 1:
+            terms.append(_along(frame, g[0], own[g[0]], dimensions, tensor.name, lines))
+        elif own:
+            words = _added(_sum(frame, (own, ()), tuple(own), tensor.name, lines).vectors)
+            at = TileValue(words, tuple(own), "int32", SUM)
+            words = _flat(frame, at, g, whole=len(own) == len(g))
+            words = f"{to.word('multiple_of')}({words}, {divisor(chain, s, g)})"
+            at = TileValue(frame.part(f"{tensor.name}_at_{d}", words, lines), (d,), "int32")
+            terms.append(aligned(to, at, dimensions).text)
+        outside = _inside(frame, tensor, s.read.indices, g, lines) if g == last else []
+        inside = both(to, [*frame.masks(g), *outside], g)
+        if inside is not None and inside.space and len(g) > 1:
+            named = frame.part(f"{tensor.name}_{d}_in", _flat(frame, inside, g), lines)
+            inside = TileValue(named, (d,), "bool")
+        masks += [inside] if inside is not None else []
+    args = [_added([frame.pointer(tensor.name), *numbers, *terms])]
+    if (mask := both(to, masks, dimensions)) is not None:
+        args += [f"mask={aligned(to, mask, dimensions).text}", _nothing(frame.dtype(s.buffer))]
+    stored, dtype = frame.schedule.buffer(s.buffer).dtype, frame.dtype(s.buffer)
+    tail = f".to({to.word(dtype)})" if dtype != stored else ""
+    return lines + call(frame.depth, f"{frame.tile(s.buffer)} = {to.word('load')}", args, tail)
+
+
+def _flat(frame: Frame, v: TileValue, group: tuple[str, ...], whole: bool = False) -> str:
+    """The text of a value along some axes as a vector; `whole` where it has the width of each."""
+    sizes, to = [frame.layout.width(a) for a in group], frame.dialect
+    words = aligned(to, v, group).text
+    if not whole:
+        words = f"{to.moving('broadcast_to')}({words}, {shape_text(sizes)})"
+    return f"{to.moving('reshape')}({words}, {shape_text([math.prod(sizes)])})"
 
 
 def _through_map(frame: Frame, s: Load) -> list[str]:
@@ -190,16 +239,23 @@ def _sum(
             continue
         if not steps:
             continue
-        if not all(step.whole for step in steps):
-            words = " + ".join(_digit(frame, position.text, step) for step in steps)
-            named = frame.part(f"{name}_at_{a}", words, lines)
-            along = aligned(frame.dialect, replace(position, text=named), space).text
-        else:
-            along = _times(frame, aligned(frame.dialect, position, space).text, steps)
+        along = _along(frame, a, steps, space, name, lines)
         (vectors if position.space else numbers).append(along)
     offset = [_elements(frame, Step(n, extents)) for extents, n in fixed.items() if n]
     known = None if numbers or vectors or any(fixed) else sum(fixed.values())
     return _Sum((*numbers, *offset), tuple(vectors), known)
+
+
+def _along(
+    frame: Frame, a: str, steps: Sequence[Step], space: tuple[str, ...], name: str, lines: list[str]
+) -> str:
+    """What a position of an axis moves by, along the dimensions of a tile."""
+    position = frame.position(a)
+    if all(step.whole for step in steps):
+        return _times(frame, aligned(frame.dialect, position, space).text, steps)
+    words = " + ".join(_digit(frame, position.text, step) for step in steps)
+    named = frame.part(f"{name}_at_{a}", words, lines)
+    return aligned(frame.dialect, replace(position, text=named), space).text
 
 
 def _inside(

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from mcfuser.chain import LOWEST, TF32, Product, lowest
 from mcfuser.codegen.triton.combine import combine
-from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
+from mcfuser.codegen.triton.frame import TAB, Frame, MatrixSum, assign, call
 from mcfuser.codegen.triton.hopper.warpgroup import multiply, of
 from mcfuser.codegen.triton.memory import load, store, store_partial
 from mcfuser.codegen.triton.rounded import ROUND
@@ -254,6 +254,12 @@ def _dot(frame: Frame, s: Compute, roles: Product) -> list[str]:
         lines += call(frame.depth, f"{name} = {to.moving('dot')}", [a, b, *accumulator, *precision])
         return lines + (_ended(frame, name) if _shares_operand(frame, s, roles) else [])
     flat = tuple(x for g in groups for x in g)
+    if (sums := frame.summed.get(s.buffer)) is not None:
+        extents = tuple(math.prod(map(frame.layout.width, g)) for g in groups)
+        matrix = frame.named("part", f"{name}_matrix")
+        sums[name] = MatrixSum(matrix, flat, extents)
+        lines += call(frame.depth, f"{matrix} = {to.moving('dot')}", [a, b, matrix, *precision])
+        return lines + (_ended(frame, matrix) if _shares_operand(frame, s, roles) else [])
     shape = shape_text([frame.layout.width(x) for x in flat])
     step = frame.named("part", f"{s.buffer}_step")
     lines += call(frame.depth, f"{step} = {to.moving('dot')}", [a, b, *precision])
@@ -308,6 +314,9 @@ def _operand(
     dtype: str, lines: list[str],
 ) -> str:  # fmt: skip
     """One side of a product: as wide as its axes, one dimension a group, zero past these ends."""
+    if frame.groups is None and isinstance(e, Read) and e.tensor in frame.layout.matrices:
+        whole = TileValue(frame.tile(e.tensor), tuple(map("_".join, groups)), frame.dtype(e.tensor))
+        return cast(frame.dialect, whole, dtype).text
     space = tuple(x for g in groups for x in g)
     to = frame.dialect
     side = cast(to, value(e, frame.scope(s.buffer, space, lines)), dtype)

@@ -13,6 +13,7 @@ from mcfuser.expr import Expr
 from mcfuser.lowering.loops import kept, written_out
 from mcfuser.lowering.triton.address import address, wide
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
+from mcfuser.lowering.triton.matrix import MatrixAxes, matrices
 from mcfuser.lowering.triton.precision import THREADS
 from mcfuser.lowering.triton.products import operand_dtype, products
 from mcfuser.lowering.triton.width import widths
@@ -125,6 +126,14 @@ class TileLayout:
             name: tensor_map(chain, read, self.width)
             for name, read in reads.items() if mappable(chain, read, tile, self.width)
         }  # fmt: skip
+
+    @cached_property
+    def matrices(self) -> dict[str, MatrixAxes]:
+        """The buffers that are loaded as matrices; their tiles have the dimensions of these."""
+        through = {n: s for n, s in self.loads.items() if n not in self.maps}
+        computed = [s for s, _ in statements(self.schedule.body) if isinstance(s, Compute)]
+        scalar = {a: n == 1 for a, n in self.widths.items()}
+        return matrices(self.schedule.chain, through, computed, self.dots, scalar)
 
     def _wanted(self, name: str) -> tuple[str, ...]:
         """The order in which the first reader wants the axes of a loaded tile."""
