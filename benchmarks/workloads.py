@@ -37,6 +37,43 @@ def _product(m: int, n: int, k: int) -> Chain:
     )  # fmt: skip
 
 
+def _with_epilogue(shape: tuple[int, ...], n: int, k: int, epilogue: str) -> Chain:
+    """A product of rows of `shape` by its weights, plus its bias `F`, and what follows it: nothing,
+    GELU, or a gate `G` for each batch and what it is added to, as in a diffusion transformer."""
+    axes, rows = dict(zip("mi", shape, strict=False)), "mi"[: len(shape)]
+    at = ", ".join(rows)
+    x = f"(C[{at}, n] + float32(F[n]))"
+    wide = f"{x} + 0.044715 * {x} * {x} * {x}"
+    inputs, made = {"A": f"{rows}k", "B": "kn", "F": "n"}, x
+    match epilogue:
+        case "gelu":
+            made = f"0.5 * {x} * (1.0 + tanh(0.7978845608028654 * ({wide})))"
+        case "gate":
+            inputs |= {"G": "mn", "H": f"{rows}n"}
+            made = f"float32(H[{at}, n]) + float32(G[m, n]) * {x}"
+    return _chain(
+        f"{epilogue or 'bias'}:{','.join(map(str, (*shape, n, k)))}", {**axes, "n": n, "k": k},
+        inputs, {"E": f"{rows}n"}, "float16",
+        [f"C[{at}, n] = sum[k] A[{at}, k] * B[k, n]", f"E[{at}, n] = {made}"],
+    )  # fmt: skip
+
+
+def _joint(batch: int, heads: int, n: int, width: int) -> Chain:
+    """Attention of positions whose heads lie beside each other."""
+    lines = [
+        "C[b, a, m, n] = sum[k] A[b, m, a, k] * B[b, n, a, k]",
+        f"X[b, a, m, n] = C[b, a, m, n] * {width**-0.5!r}", "R[b, a, m] = max[n] X[b, a, m, n]",
+        "P[b, a, m, n] = exp(X[b, a, m, n] - R[b, a, m])", "Z[b, a, m] = sum[n] P[b, a, m, n]",
+        "W[b, a, m, n] = P[b, a, m, n] / Z[b, a, m]",
+        "E[b, m, a, h] = sum[n] float16(W[b, a, m, n]) * D[b, n, a, h]",
+    ]  # fmt: skip
+    return _chain(
+        f"joint:{batch},{heads},{n},{width}",
+        {"b": batch, "a": heads, "m": n, "n": n, "k": width, "h": width},
+        {"A": "bmak", "B": "bnak", "D": "bnah"}, {"E": "bmah"}, "float16", lines,
+    )  # fmt: skip
+
+
 def _normed(m: int, n: int, k: int, gated: bool) -> Chain:
     """RMSNorm, then a projection or both of SwiGLU's."""
     norm = ["Q[m] = sum[k] X[m, k] * X[m, k]",
@@ -72,8 +109,11 @@ def _grouped(heads: int, groups: int, m: int, n: int, domain: str = "", cap: boo
     )  # fmt: skip
 
 
-def _convolution(batch: int, size: int, channels: int, filters: int, window: int = 3) -> Chain:
-    """A convolution of pictures with their channels last, that keeps their size, and its bias."""
+def _convolution(
+    batch: int, size: int, channels: int, filters: int, window: int = 3, embedded: bool = False
+) -> Chain:
+    """A convolution of pictures with their channels last, that keeps their size, and its bias; and
+    what an embedding adds to the channels of a picture."""
     line, before = size * channels, window // 2
     padding = [
         {"dimensions": [d, d + 1], "extent": size, "stride": step, "before": before}
@@ -84,15 +124,19 @@ def _convolution(batch: int, size: int, channels: int, filters: int, window: int
         "strides": [size * line, line, line, channels, channels, 1],
     }  # fmt: skip
     filled = {"dtype": "float16", "constant": True}
+    name, more, added = "convolution", {}, ""
+    if embedded:
+        name, added = "embedded", " + float32(G[b, n])"
+        more = {"G": {"shape": ["b", "n"], "dtype": "float16"}}
     return from_json({
-        "name": f"convolution:{batch},{size},{size},{channels},{filters},{window}",
+        "name": f"{name}:{batch},{size},{size},{channels},{filters},{window}",
         "axes": {"b": batch, "i": size, "j": size, "n": filters, "k": channels,
                  "s": window, "t": window},
         "tensors": {"A": picture, "B": {"shape": ["s", "t", "k", "n"], **filled},
-                    "F": {"shape": ["n"], **filled},
+                    "F": {"shape": ["n"], **filled}, **more,
                     "E": {"shape": ["b", "i", "j", "n"], "dtype": "float16"}},
         "operators": ["C[b, i, j, n] = sum[s, t, k] A[b, s, i, t, j, k] * B[s, t, k, n]",
-                      "E[b, i, j, n] = C[b, i, j, n] + float32(F[n])"],
+                      f"E[b, i, j, n] = C[b, i, j, n] + float32(F[n]){added}"],
     })  # fmt: skip
 
 
@@ -190,9 +234,14 @@ LANDSCAPES: Mapping[str, Chain] = {
     "L2": GROUPED["W2"],
     "L3": GROUPED["W7"],
     "L4": _grouped(8, 4, 1024, 1024, CAUSAL),
+    "L5": _joint(2, 24, 1178, 64),
     "P1": _product(512, 4096, 4096),
     "P2": _product(16, 4096, 4096),
     "P3": _product(512, 4096, 14336),
+    "P4": _with_epilogue((2, 1024), 1536, 6144, "gate"),
+    "P5": _with_epilogue((2048,), 6144, 1536, "gelu"),
+    "P6": _with_epilogue((2,), 9216, 1536, ""),
+    "P7": _with_epilogue((2, 154), 1536, 6144, "gate"),
     "N1": _normed(16, 4096, 4096, gated=False),
     "N2": _normed(16, 14336, 4096, gated=True),
     "N3": _normed(32, 4096, 4096, gated=False),
@@ -202,6 +251,8 @@ LANDSCAPES: Mapping[str, Chain] = {
     "C3": _convolution(2, 16, 1280, 1280),
     "C4": _convolution(2, 8, 1280, 1280),
     "C5": _convolution(8, 56, 64, 64),
+    "C6": _convolution(2, 8, 1280, 1280, embedded=True),
+    "C7": _convolution(2, 16, 2560, 1280, embedded=True),
     "R1": _group_sums(2, 4096, 32, 10),
     "R2": _group_sums(2, 1024, 32, 20),
     "R3": _group_sums(2, 256, 32, 40),
@@ -220,5 +271,6 @@ LANDSCAPES: Mapping[str, Chain] = {
     **GROUPED,
 }  # fmt: skip
 """D: decode steps, one query row a head; in D2, 8 heads share their keys. L: longer sequences, all
-of it, causal, a causal window, heads that share keys. P: single products. N: products of rows that
-are normed first. W: warp groups. C: convolutions of 3 x 3. R: reductions of no product. M: maps."""
+of it, causal, a causal window, heads that share keys, a length of no whole tiles. P: single
+products, with epilogues from P4 on. N: products of rows that are normed first. W: warp groups.
+C: convolutions of 3 x 3. R: reductions of no product. M: maps."""

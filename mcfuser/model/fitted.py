@@ -137,7 +137,8 @@ GROUP: Mapping[str, str] = {
     **dict.fromkeys(("plain_operation", "plain_step", "plain_shuffled", "plain_spill"), "function"),
     **dict.fromkeys(("plain_combined", "plain_distinct", "plain_sector", "plain_stored"), "cache"),
     "paced_operation": "function",
-    **dict.fromkeys(("lines", "box", "distinct", "exposed", "stored", "cast"), "cache"),
+    **dict.fromkeys(("lines", "box", "narrow", "near", "distinct"), "cache"),
+    **dict.fromkeys(("exposed", "stored", "cast"), "cache"),
     MEMORY: "memory",
 }
 """The reading that tells how a term scales from one device to another."""

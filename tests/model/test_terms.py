@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mcfuser.chain import gemm
+from mcfuser.chain import from_json, gemm
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.lowering.triton.resources import TritonCandidates
-from mcfuser.model.terms import LIMIT, LINE, ONE_BY_ONE, Terms, resident, terms
+from mcfuser.model.terms import LIMIT, LINE, NEIGHBOURS, ONE_BY_ONE, Terms, resident, terms
 from mcfuser.space.expression import bind, parse, tilings
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
@@ -73,6 +73,37 @@ def test_lines_come_whole_where_rows_are_short() -> None:
     a, b = events(wide, "lines"), events(narrow, "lines")
     assert b > a
     assert LINE == 128
+
+
+def product(expression: str, columns: int = 128, tma: bool = False) -> TritonCandidates:
+    """A product of 512 x 4096 by 64 steps of 64, in tiles of 64 rows."""
+    c = from_json({
+        "axes": {"m": 512, "n": 4096, "k": 4096},
+        "tensors": {"A": {"shape": ["m", "k"], "dtype": "float16"},
+                    "B": {"shape": ["k", "n"], "dtype": "float16"}},
+        "operators": ["C[m, n] = sum[k] A[m, k] * B[k, n]"],
+    })  # fmt: skip
+    plan = Plan(program(c), parse(expression), frozenset())
+    sizes = {"m": 64, "n": columns, "k": 64}
+    one = np.asarray([1])
+    rows = np.asarray([[sizes[a] for a in plan.axes]])
+    return TritonCandidates(plan, rows, 4 * one, 3 * one, one == 0, True, np.asarray([tma]))
+
+
+def test_neighbours_are_faster_that_load_the_larger_tile_together() -> None:
+    """Of 16 blocks all load other columns, and the same rows; or there are 8 blocks of rows, and so
+    two of columns."""
+    a, b = 64 * 64 * 2, 64 * 128 * 2
+    assert NEIGHBOURS == 16
+    assert events(product("mn.k"), "near") == 64 * (a / 16 + b)
+    assert events(product("nm.k"), "near") == 64 * (a * 8 / 16 + b * 2 / 16)
+
+
+def test_a_tensor_map_takes_longer_for_rows_of_less_than_a_line() -> None:
+    assert events(product("nm.k", 64, tma=True), "narrow") == 0
+    columns = product("nm.k", 16, tma=True)
+    assert events(columns, "narrow") == 3 * 64 * 64 * 16 * 2, "rows of 32 bytes; those of A are 128"
+    assert events(product("nm.k", 16), "narrow") == 0
 
 
 def test_a_pipelined_loop_waits_for_less_with_more_stages() -> None:
