@@ -72,9 +72,9 @@ def pack(array: Any, panels: Panels) -> Any:
         g = np.asarray(TRANSFORMS[panels.out].weights)
         matrices = np.einsum("as,nstkc,bt->nabkc", g, matrices.astype(np.float64), g)
         matrices = matrices.astype(array.dtype)
-    lines = math.prod(matrices.shape[len(lead) : -1])
-    matrices = matrices.reshape(-1, lines, shape[panels.columns])
-    more = panels.panel(shape) // panels.width - lines
+    count = math.prod(shape[d] for d in lead)
+    matrices = matrices.reshape(count, -1, shape[panels.columns])
+    more = panels.panel(shape) // panels.width - matrices.shape[1]
     whole = np.pad(matrices, ((0, 0), (0, more), (0, -matrices.shape[2] % panels.width)))
     split = whole.reshape(*whole.shape[:2], -1, panels.width).transpose(0, 2, 1, 3)
     if panels.dot > 1:

@@ -185,6 +185,17 @@ def test_panels_of_windows_keep_leading_dimensions_apart() -> None:
         np.testing.assert_array_equal(both[g], alone)
 
 
+def test_weights_of_several_leading_dimensions_are_turned_each() -> None:
+    """The weights of a convolution whose columns become 2 x 3 positions of a larger picture."""
+    array = np.random.default_rng(0).standard_normal((5, 3, 3, 7, 2, 3)).astype("float32")
+    panels = Panels((0,), 3, 4, (1, 2), 4)
+    packed = pack(array, panels)
+    assert packed.size == panels.size(array.shape) == 6 * 2 * 36 * 5 * 4
+    for number, found in enumerate(packed.reshape(6, -1)):
+        alone = array[..., number // 3, number % 3]
+        np.testing.assert_array_equal(found, pack(alone, panels))
+
+
 def test_weights_that_something_else_reads_stay_as_they_are() -> None:
     document = {
         "axes": {"m": 6, "i": 10, "n": 16, "k": 5, "s": 3, "t": 3},
