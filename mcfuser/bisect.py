@@ -38,7 +38,7 @@ from mcfuser.graph.intermediate import (
 from mcfuser.graph.running import RunMode, running
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.weights import OnnxModel
-from mcfuser.measure.tolerance import difference, tolerance
+from mcfuser.measure.tolerance import difference, numberless, tolerance
 
 _LOWEST = {np.dtype(t).name: float(np.finfo(t).min) for t in (np.float16, np.float32)}
 
@@ -140,6 +140,7 @@ def verify(
     if error <= passes:
         spent = None if functions is None else [f.to_json() for f in functions]
         found = {"error": error, "outputs": errors, "tolerance": passes, "seed": seed}
+        found |= {"numberless": [*numberless([*errors], expected)]}
         return {**found, "functions": spent}
     late = "; mcfuser bisect names the first operator that differs"
     named = late if end is not None else f"; {'; '.join(bisect(decided, model, feeds).sentences())}"

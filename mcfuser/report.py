@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     )
 
 
+NUMBERLESS = (
+    "'{name}' has no number on these inputs, nor has it in onnxruntime: compare it on inputs of "
+    "your own (mcfuser run --model --inputs)"
+)
+"""What is said of an output of which nothing was compared but that it has no finite number."""
+
+
 def show(report: Mapping[str, Any], out: Console) -> None:
     """Prints the report of a compilation: its chains, then the products that share no kernel, and
     why."""
@@ -171,6 +178,8 @@ def _show_check(report: Mapping[str, Any], out: Console) -> None:
     if "error" in check:
         at = f" at {len(check['shapes'])} shapes" if "shapes" in check else ""
         _plain(f"agrees with onnxruntime on random inputs{at}: error {check['error']:.1e}", out)
+        for name in check.get("numberless", ()):
+            _plain(f"  {NUMBERLESS.format(name=name)}", out)
         for name, error in check["outputs"].items() if narrowed else ():
             _plain(f"  {name}: error {error:.1e} against the float32 model", out)
     elif "skipped" in check:

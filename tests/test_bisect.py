@@ -30,6 +30,7 @@ from mcfuser.graph.partition import Partition
 from mcfuser.graph.weights import OnnxModel
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
 from tests.support.found_nets import found_net
+from tests.support.nets import Net
 from tests.support.paths import FIXTURES
 
 CPU = device_named("cpu")
@@ -245,6 +246,16 @@ def test_a_module_that_disagrees_is_not_handed_over(
         verified(RELU, tmp_path)
     with pytest.raises(DisagreementError, match=r"more than 1e-04; mcfuser bisect names"):
         verified(RELU, tmp_path, time.monotonic() + 3600)
+
+
+def test_an_output_without_a_number_is_told(tmp_path: Path) -> None:
+    n = Net()
+    x = n.input("x", 2, 3)
+    below = n.op("Sub", n.op("Neg", n.op("Abs", x)), n.const(1.0))
+    found = verified(n.model(n.op("Log", below), n.op("Exp", x)).SerializeToString(), tmp_path)
+    assert found["error"] <= found["tolerance"]
+    none, some = found["outputs"]
+    assert found["numberless"] == [none] and some not in found["numberless"]
 
 
 def test_what_cannot_be_compared_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

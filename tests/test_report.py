@@ -20,9 +20,10 @@ def function(name: str, seconds: float, tuned: bool) -> dict[str, Any]:
     return {"name": name, "seconds": seconds, "calls": 2.0, "tuned": tuned}
 
 
-def printed(functions: list[dict[str, Any]] | None) -> list[str]:
+def printed(functions: list[dict[str, Any]] | None, **more: Any) -> list[str]:
     told = io.StringIO()
-    show({**REPORT, "functions": functions}, Console(file=told, width=80, soft_wrap=True))
+    report = {**REPORT, "functions": functions, **more}
+    show(report, Console(file=told, width=80, soft_wrap=True))
     return told.getvalue().splitlines()
 
 
@@ -42,3 +43,15 @@ def test_nothing_is_said_of_a_module_that_was_not_run(
     functions: list[dict[str, Any]] | None,
 ) -> None:
     assert not any("tuned kernels" in line for line in printed(functions))
+
+
+def test_it_is_said_where_an_output_has_no_number_to_compare() -> None:
+    found = {"error": 0.0, "outputs": {"y": 0.0, "z": 0.0}, "numberless": ["z"]}
+    lines = printed(None, check=found)
+    at = lines.index("agrees with onnxruntime on random inputs: error 0.0e+00")
+    assert lines[at + 1].startswith(
+        "  'z' has no number on these inputs, nor has it in onnxruntime"
+    )
+    assert not any(
+        "has no number" in line for line in printed(None, check=found | {"numberless": []})
+    )

@@ -185,6 +185,7 @@ def _document(done: Ran, compared: Checked | None) -> dict[str, Any]:
             "error": compared.error,
             "errors": dict(compared.errors),
             "tolerance": compared.tolerance,
+            "numberless": [*compared.numberless],
             "onnxruntime_seconds": compared.reference_seconds,
         }
     return document
@@ -204,6 +205,10 @@ def told(done: Ran, compared: Checked | None) -> Iterator[str]:
     yield error if compared.agrees else f"{error}, more than {compared.tolerance:.0e}: they differ"
     if len(compared.errors) > 1:
         yield from (f"  {name}: {error:.1e}" for name, error in compared.errors.items())
+    if compared.numberless:
+        from mcfuser.report import NUMBERLESS
+
+        yield from (f"  {NUMBERLESS.format(name=name)}" for name in compared.numberless)
     theirs = compared.reference_seconds
     if theirs is None:
         yield (

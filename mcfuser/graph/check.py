@@ -30,7 +30,7 @@ from mcfuser.graph.ties import tied_error
 from mcfuser.graph.unsettled import unsettled_errors
 from mcfuser.graph.weights import OnnxModel
 from mcfuser.graph.wire import ModelBytes
-from mcfuser.measure.tolerance import QUANTIZED, difference, tolerance
+from mcfuser.measure.tolerance import QUANTIZED, difference, numberless, tolerance
 
 ReferenceRun = Callable[[], Sequence[Any]]
 """Runs a model in onnxruntime; gives its outputs, in order."""
@@ -53,13 +53,15 @@ class Checked:
     of the module; and onnxruntime's median time, in seconds a run.
 
     onnxruntime runs on the CPU. Where the module does not, there is no time of onnxruntime's: two
-    devices would be compared.
+    devices would be compared. `numberless` are the outputs without any finite number, in
+    onnxruntime's results as well.
     """
 
     errors: Mapping[str, float]
     tolerance: float
     ran: Ran
     reference_seconds: float | None
+    numberless: tuple[str, ...] = ()
 
     @property
     def error(self) -> float:
@@ -114,7 +116,8 @@ def check(
             usual = _as_usual(fixed, reference, feeds, in_place)
             runs.append(lambda: _seconds(usual))
         seconds, *others = timed(runs)
-    return Checked(errors, passes, Ran(outputs, seconds), others[0] if others else None)
+    theirs = others[0] if others else None
+    return Checked(errors, passes, Ran(outputs, seconds), theirs, numberless(names, expected))
 
 
 def output_errors(

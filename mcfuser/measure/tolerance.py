@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,3 +39,13 @@ def difference(found: NDArray[np.generic], expected: NDArray[np.generic]) -> flo
     if not np.isfinite(differences).all():
         return float("inf")
     return float(np.linalg.norm(differences) / (np.linalg.norm(b[np.isfinite(b)]) or 1.0))
+
+
+def numberless(names: Sequence[str], expected: Sequence[NDArray[np.generic]]) -> tuple[str, ...]:
+    """The outputs without any finite number in what is expected of them: nothing of theirs is
+    compared but that they have none."""
+    every = zip(names, expected, strict=True)
+    return tuple(
+        n for n, a in every
+        if a.size and a.dtype.kind not in "biuSUO" and not np.isfinite(a.astype(np.float64)).any()
+    )  # fmt: skip

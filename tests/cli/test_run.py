@@ -71,3 +71,9 @@ def test_a_time_on_a_gpu_is_not_set_beside_one_of_the_cpu() -> None:
         "mcfuser 1.000 ms on the GPU; onnxruntime computed the model on the CPU"
     )
     assert [*told(done, None)] == ["y: float32 2x3", "mcfuser 1.000 ms"]
+
+
+def test_it_is_said_where_an_output_has_no_number_to_compare() -> None:
+    done = Ran({"y": np.full((2, 3), np.nan, np.float32)}, 1e-3)
+    _, said, _ = told(done, Checked({"y": 0.0}, 1e-4, done, 2e-3, ("y",)))
+    assert said.startswith("  'y' has no number on these inputs, nor has it in onnxruntime: ")

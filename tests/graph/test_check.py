@@ -25,7 +25,7 @@ from mcfuser.graph.draw import inputs
 from mcfuser.graph.load import bound, load
 from mcfuser.graph.running import ran, running
 from mcfuser.graph.weights import OnnxModel
-from mcfuser.measure.tolerance import difference
+from mcfuser.measure.tolerance import difference, numberless
 from mcfuser.process.death import Death
 from mcfuser.process.supervised import Supervised
 from mcfuser.runtime.runner import MACHINE
@@ -164,6 +164,12 @@ def test_difference_is_relative_and_knows_what_is_no_number() -> None:
     assert difference(np.array([0.5, 1.0, np.inf]), holes) == float("inf")
     assert difference(holes, np.array([0.0, 1.0, np.inf])) == float("inf")
     assert difference(one[:1], one) == float("inf")
+
+
+def test_outputs_without_a_finite_number_are_named() -> None:
+    holes, none = np.array([np.nan, 1.0]), np.array([np.nan, np.inf], np.float16)
+    outputs = [holes, none, np.array([3]), np.array([True]), np.zeros((0,), np.float32)]
+    assert numberless(["a", "b", "c", "d", "e"], outputs) == ("b",)
 
 
 def test_what_is_below_the_normal_numbers_may_be_taken_for_zero() -> None:

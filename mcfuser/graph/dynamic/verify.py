@@ -22,6 +22,7 @@ from mcfuser.graph.dynamic.bucket import told
 from mcfuser.graph.dynamic.buckets import LoadedBuckets
 from mcfuser.graph.dynamic.choice import Box
 from mcfuser.graph.running import RunMode, running
+from mcfuser.measure.tolerance import numberless
 
 
 def verify_buckets(
@@ -51,6 +52,7 @@ def verify_buckets(
     first = _feeds(loaded, points[0], seed)
     names = [o.name for o in loaded.model.checked.proto.graph.output]
     found: list[tuple[Point, dict[str, float]]] = []
+    without = dict[str, None]()
     try:
         with running(library, first, mode, end - time.monotonic()) as child:
             for point in points:
@@ -65,6 +67,7 @@ def verify_buckets(
                     worst = max(errors.values())
                     raise DisagreementError(_differs(loaded, point, worst, passes))
                 found.append((point, errors))
+                without |= dict.fromkeys(numberless(names, expected))
     except LimitError:
         pass
     if not found:
@@ -74,6 +77,7 @@ def verify_buckets(
     worst = max(outputs.values())
     return {
         "error": worst, "outputs": outputs, "shapes": shapes, "tolerance": passes, "seed": seed,
+        "numberless": [*without],
     }  # fmt: skip
 
 
