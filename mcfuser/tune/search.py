@@ -23,7 +23,7 @@ from mcfuser.chain import Chain
 from mcfuser.measure.request import Measured, failure
 from mcfuser.measure.worker import BATCH, Worker, surest
 from mcfuser.process.child import NO_TIME
-from mcfuser.search.evolve import MEASURED, SearchResult, evolve
+from mcfuser.search.evolve import MEASURED, evolve
 from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.space.knobs import KnobSettings
 from mcfuser.space.plan import Floats, Plan
@@ -148,7 +148,8 @@ class CandidateSearch:
             )
         finally:
             builder.abandon()
-        return self._best(search)
+        best = self._best(search.ranked(len(search.measured)))
+        return self._best(self._otherwise()) if best is None else best
 
     @property
     def tried(self) -> dict[Candidate, Measured]:
@@ -286,12 +287,11 @@ class CandidateSearch:
 
     # --- finalists
 
-    def _best(self, search: SearchResult) -> Best | None:
-        """The fastest finalist.
+    def _best(self, ranked: Sequence[Candidate]) -> Best | None:
+        """The fastest finalist of candidates that were measured, the fastest first.
 
         The next candidates become finalists where all of the first ones are wrong on other inputs.
         """
-        ranked = search.ranked(len(search.measured))
         timed = list[tuple[Candidate, Measured]]()
         while ranked and not timed:
             some, ranked = ranked[:FINALISTS], ranked[FINALISTS:]
@@ -316,6 +316,34 @@ class CandidateSearch:
             sum(r.failed != NO_TIME for r in self.tried.values()),
             len(self.candidates),
         )
+
+    def _otherwise(self) -> list[Candidate]:
+        """Candidates that compute otherwise than all that were measured, which were wrong on other
+        inputs: with the default of each knob for which all of those had another value, such as
+        another algorithm. They are built and measured here; the fastest comes first."""
+        wrong = [
+            self.candidates.settings(c) for c, r in self.tried.items() if r.seconds is not None
+        ]
+        table = self.candidates.table
+        special = [
+            k for k in table.knobs if all(getattr(s, k.name) != k.default for s in wrong)
+        ]  # fmt: skip
+        if not wrong or not special or self.late:
+            return []
+        plain = [
+            n for n, s in enumerate(table.settings)
+            if all(getattr(s, k.name) == k.default for k in special)
+        ]  # fmt: skip
+        rows = np.flatnonzero(np.isin(self.candidates.rows[:, -1], plain))
+        promising = rows[np.argsort(self.times[rows], kind="stable")[:FINALISTS]]
+        chosen = [self.candidates.candidate(row) for row in promising]
+        self.measure(chosen, True)
+        while self.under_way:
+            self.measure((), True)
+        self.worker.builder.abandon()
+        seconds = {c: r.seconds for c in chosen if (r := self.results.get(c)) is not None}
+        known = {c: s for c, s in seconds.items() if s is not None}
+        return sorted(known, key=known.__getitem__)
 
     def _build_known(self, finalists: Sequence[Candidate]) -> None:
         """Builds, checks and times those of the finalists that an earlier search measured.

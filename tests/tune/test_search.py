@@ -326,6 +326,26 @@ def test_finalists_that_an_earlier_search_measured_are_waited_for(monkeypatch) -
     assert {*search.results} == {*finalists} and not search.under_way
 
 
+def test_where_all_are_wrong_on_other_inputs_some_that_compute_otherwise_are_tried(bench) -> None:
+    """As where Winograd's algorithm is fast and not precise enough."""
+    found = every()
+    rows = found.rows.tolist()
+    wrong = [tuple(r) for r in rows if found.settings(r).tma and found.settings(r).stages != 2][:6]
+    known = dict.fromkeys(wrong, Measured(1e-6, 1e-4))
+    search = CandidateSearch(CHAIN, found, bench, "kernel", 0, 16, math.inf, {}, Counter(),
+                    unheard, known)  # fmt: skip
+    others = search._otherwise()
+    assert others and not {*others} & {*wrong}
+    assert not any(found.settings(c).tma for c in search.results)
+    seconds = [search.results[c].seconds for c in others]
+    assert None not in seconds and seconds == sorted(seconds)
+    late = replace(search, deadline=time.monotonic(), results={}, kernels={})
+    assert late._otherwise() == []
+    plain = next(r for r in rows if found.settings(r) == type(found.settings(r))())
+    mixed = {**known, tuple(plain): Measured(1e-6, 1e-4)}
+    assert replace(search, known=mixed, results={}, kernels={})._otherwise() == []
+
+
 def test_a_chain_without_candidates_says_why_it_has_no_kernel(bench, monkeypatch) -> None:
     none = replace(every(), rows=every().rows[:0])
     monkeypatch.setattr(tuning, "listed", lambda *given, **more: none)
