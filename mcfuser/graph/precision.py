@@ -200,26 +200,27 @@ class _Deciding:
         casts what it reads. The parts of a vector of scales and shifts are cast where they are
         used, and not the whole vector once for each."""
         for v in self.flow.order:
-            if self.classes[v] == "move" and v in self.computed_wide:
-                moved = [a for a in operands(self.flow.values[v]) if is_wide(a)]
-                if moved and all(isinstance(a, relax.Var) and self._is_narrow(a) for a in moved):
-                    self.computed_wide.remove(v)
+            moved = self._moved(v)
+            if v in self.computed_wide and moved and all(map(self._is_narrow, moved)):
+                self.computed_wide.remove(v)
+
+    def _moved(self, v: relax.Var) -> list[relax.Var]:
+        """The float32 values whose elements a value has that was moved; none where some are
+        constants."""
+        if self.classes[v] != "move":
+            return []
+        moved = [a for a in operands(self.flow.values[v]) if is_wide(a)]
+        return moved if all(isinstance(a, relax.Var) for a in moved) else []
 
     def _moved_maps(self) -> set[relax.Var]:
         """The values that have the elements of maps' results, and of nothing that is stored
         narrow."""
         found = set[relax.Var]()
         for v in self.flow.order:
-            moved = [a for a in operands(self.flow.values[v]) if is_wide(a)]
-            if (
-                self.classes[v] == "move"
-                and moved
-                and all(
-                    isinstance(a, relax.Var)
-                    and a not in self.narrowed
-                    and (a in found or self.classes.get(a) == "map")
-                    for a in moved
-                )
+            moved = self._moved(v)
+            if moved and all(
+                a not in self.narrowed and (a in found or self.classes.get(a) == "map")
+                for a in moved
             ):
                 found.add(v)
         return found

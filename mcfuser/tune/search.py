@@ -337,13 +337,17 @@ class CandidateSearch:
         rows = np.flatnonzero(np.isin(self.candidates.rows[:, -1], plain))
         promising = rows[np.argsort(self.times[rows], kind="stable")[:FINALISTS]]
         chosen = [self.candidates.candidate(row) for row in promising]
-        self.measure(chosen, True)
+        self._measure_all(chosen, True)
+        results = ((c, self.results.get(c)) for c in chosen)
+        seconds = {c: r.seconds for c, r in results if r is not None and r.seconds is not None}
+        return sorted(seconds, key=seconds.__getitem__)
+
+    def _measure_all(self, candidates: Sequence[Candidate], last: bool) -> None:
+        """Builds and measures candidates, and waits for all of them."""
+        self.measure(candidates, last)
         while self.under_way:
-            self.measure((), True)
+            self.measure((), last)
         self.worker.builder.abandon()
-        seconds = {c: r.seconds for c in chosen if (r := self.results.get(c)) is not None}
-        known = {c: s for c, s in seconds.items() if s is not None}
-        return sorted(known, key=known.__getitem__)
 
     def _build_known(self, finalists: Sequence[Candidate]) -> None:
         """Builds, checks and times those of the finalists that an earlier search measured.
@@ -353,10 +357,7 @@ class CandidateSearch:
         earlier = [c for c in finalists if c not in self.kernels]
         if not earlier:
             return
-        self.measure(earlier, False)
-        while self.under_way:
-            self.measure((), False)
-        self.worker.builder.abandon()
+        self._measure_all(earlier, False)
         for candidate in earlier:
             if candidate in self.results and self.results[candidate].seconds is None:
                 del self.kernels[candidate]

@@ -9,13 +9,14 @@ are slices are read where they are cut out of.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm import relax
 
 from mcfuser.chain import BYTES
 from mcfuser.codegen.cuda.kernel import GivenArray, SourceOperator, for_each
+from mcfuser.codegen.cuda.places import sliced_along
 from mcfuser.codegen.shapes import counted
 
 SMALL = 1 << 15
@@ -62,46 +63,30 @@ def _part(part: relax.Expr, bound: Callable[[relax.Var], relax.Expr | None]) -> 
     extents = counted(part.ty.shape)
     if extents is None:
         return None
-    for made in _behind_views(part, bound):
-        if isinstance(made, relax.Call) and made.op.name == "relax.strided_slice":
-            cut, given = _cut(made), counted(made.args[0].ty.shape)
-            if cut is not None and given is not None:
-                return CopiedPart(made.args[0], given, extents, *cut)
+    made = _behind_views(part, bound)
+    if isinstance(made, relax.Call) and made.op.name == "relax.strided_slice":
+        along, given = sliced_along(made), counted(made.args[0].ty.shape)
+        if along is not None and given is not None:
+            axis, first = along
+            inner = math.prod(given[axis + 1 :])
+            run = int(made.ty.shape.values[axis]) * inner
+            return CopiedPart(made.args[0], given, extents, run, given[axis] * inner, first * inner)
     size = math.prod(extents)
     return CopiedPart(part, extents, extents, size, size, 0)
 
 
 def _behind_views(
     part: relax.Expr, bound: Callable[[relax.Var], relax.Expr | None]
-) -> Iterator[relax.Expr | None]:
-    """What a value stands for; of a view of the same elements, what that is a view of, too."""
-    while isinstance(part, relax.Var):
-        made = bound(part)
-        yield made
-        if not isinstance(made, relax.Call) or made.op.name not in _SAME_ELEMENTS:
-            return
-        part = made.args[0]
+) -> relax.Expr | None:
+    """What a value stands for, or what it is a view of whose elements are the same."""
+    made = bound(part) if isinstance(part, relax.Var) else part
+    if isinstance(made, relax.Call) and made.op.name in _SAME_ELEMENTS:
+        return _behind_views(made.args[0], bound)
+    return made
 
 
 _SAME_ELEMENTS = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 """Views whose elements are in the order of their argument's."""
-
-
-def _cut(made: relax.Call) -> tuple[int, int, int] | None:
-    """The run, the stride and the start of a slice along one dimension, whose steps are 1; None of
-    any other one."""
-    data, axes, begins, *_ = made.args
-    given, cut = counted(data.ty.shape), counted(made.ty.shape)
-    if given is None or cut is None or any(int(n) != 1 for s in made.args[4:] for n in s.fields):
-        return None
-    changed = [d for d, (n, part) in enumerate(zip(given, cut, strict=True)) if part != n]
-    if len(changed) != 1:
-        return None
-    (axis,) = changed
-    first = int(begins.fields[[int(a) % len(given) for a in axes.fields].index(axis)])
-    first = min(max(first + given[axis] * (first < 0), 0), given[axis])
-    inner = math.prod(given[axis + 1 :])
-    return cut[axis] * inner, given[axis] * inner, first * inner
 
 
 def joined(call: relax.Call, parts: Sequence[CopiedPart]) -> SourceOperator | None:

@@ -54,14 +54,15 @@ def _tensors(call: relax.Call) -> Iterator[relax.Expr]:
 
 def _operator(
     builder: relax.BlockBuilder, call: relax.Call
-) -> tuple[SourceOperator | None, list[relax.Expr]]:
-    """The operator that computes a call, and the tensors that it reads."""
+) -> tuple[SourceOperator, list[relax.Expr]] | None:
+    """The operator that computes a call, and the tensors that it reads; None where TVM does."""
     name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
     if name == "relax.concat":
         parts = copied_parts(call, builder.lookup_binding)
-        return (joined(call, parts) if parts else None), [part.array for part in parts or ()]
-    made = OPERATORS.get(name)
-    return (made(call) if made is not None else None), [*_tensors(call)]
+        operator = joined(call, parts) if parts is not None else None
+        return None if operator is None else (operator, [part.array for part in parts or ()])
+    operator = OPERATORS[name](call) if name in OPERATORS else None
+    return None if operator is None else (operator, [*_tensors(call)])
 
 
 def with_operators(module: tvm.IRModule) -> tuple[tvm.IRModule, tuple[SourceKernel, ...]]:
@@ -69,9 +70,10 @@ def with_operators(module: tvm.IRModule) -> tuple[tvm.IRModule, tuple[SourceKern
     kernels: list[SourceKernel] = []
 
     def launch(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
-        operator, read = _operator(builder, call)
-        if operator is None:
+        found = _operator(builder, call)
+        if found is None:
             return None
+        operator, read = found
         kernel, text = operator.kernel()
         kernels.append(kernel)
         several = isinstance(call.ty, relax.TupleType)

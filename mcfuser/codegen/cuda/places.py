@@ -214,19 +214,30 @@ def _source(made: Any) -> ArrayPlace | None:
 def _sliced(made: relax.Call) -> ArrayPlace | None:
     """What a slice is cut out of, and where; None if it is not in one piece there, or does not
     begin where kernels move vectors."""
+    along = sliced_along(made)
+    if along is None or str(made.ty.dtype) not in BYTES:
+        return None
+    (axis, first), data = along, made.args[0]
+    if math.prod(extents(data)[:axis]) != 1:
+        return None
+    place = ArrayPlace(data, first * math.prod(extents(data)[axis + 1 :]))
+    return place if _aligned(made, place) else None
+
+
+def sliced_along(made: relax.Call) -> tuple[int, int] | None:
+    """The dimension along which a slice has fewer elements than what it is cut out of, and the
+    first of them; None where there is not one such dimension, extents are not numbers, or elements
+    between the first and the last are left out."""
     data, axes, begins, *_ = made.args
-    if not (known(data) and known(made)) or str(made.ty.dtype) not in BYTES:
+    if not (known(data) and known(made) and _whole_steps(made)):
         return None
     given, cut = extents(data), extents(made)
     changed = [d for d, (n, part) in enumerate(zip(given, cut, strict=True)) if part != n]
-    if len(changed) != 1 or math.prod(given[: changed[0]]) != 1 or not _whole_steps(made):
+    if len(changed) != 1:
         return None
     (axis,) = changed
-    at = [int(a) % len(given) for a in axes.fields].index(axis)
-    first = int(begins.fields[at])
-    first = min(max(first + given[axis] * (first < 0), 0), given[axis])
-    place = ArrayPlace(data, first * math.prod(given[axis + 1 :]))
-    return place if _aligned(made, place) else None
+    first = int(begins.fields[[int(a) % len(given) for a in axes.fields].index(axis)])
+    return axis, min(max(first + given[axis] * (first < 0), 0), given[axis])
 
 
 def _whole_steps(made: relax.Call) -> bool:

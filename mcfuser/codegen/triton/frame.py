@@ -16,6 +16,7 @@ from mcfuser.expr import NARROW, Read, index_text
 from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.lowering.triton.instructions import HALF
 from mcfuser.lowering.triton.layout import TileLayout
+from mcfuser.lowering.triton.matrix import MatrixAxes
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, Statement
 
@@ -236,6 +237,11 @@ class Frame:
             where = ", ".join(index_text(i) for i in r.indices)
             raise Illegal(f"'{r.tensor}' is read at {where}, but its tile is of other elements")
         return TileValue(self.tile(r.tensor), self.layout.space(r.tensor), self.dtype(r.tensor))
+
+    @property
+    def matrices(self) -> Mapping[str, MatrixAxes]:
+        """The inputs that are loaded as matrices; groups load theirs through maps."""
+        return self.layout.matrices if self.groups is None else {}
 
     def full(self, name: str, number: float) -> str:
         """The text of a buffer's tile in which every element is one number."""

@@ -34,12 +34,13 @@ def load(frame: Frame, s: Load) -> list[str]:
         return [] if ring.looped else arrived(frame, ring)
     if s.buffer in frame.layout.maps:
         return _through_map(frame, s)
-    if frame.groups is None and s.buffer in frame.layout.matrices:
-        return _as_matrix(frame, s, frame.layout.matrices[s.buffer])
     space = frame.layout.space(s.buffer)
     tensor = frame.schedule.chain.tensor(s.read.tensor)
     lines: list[str] = []
-    args = _access(frame, tensor, s.read.indices, space, lines)
+    if s.buffer in frame.matrices:
+        args = _as_matrix(frame, s, frame.matrices[s.buffer], lines)
+    else:
+        args = _access(frame, tensor, s.read.indices, space, lines)
     number = tensor.padding[0].value if tensor.padding else 0.0
     args += [_nothing(frame.dtype(s.buffer), number)] if len(args) > 1 else []
     stored, dtype, to = frame.schedule.buffer(s.buffer).dtype, frame.dtype(s.buffer), frame.dialect
@@ -53,40 +54,47 @@ def load(frame: Frame, s: Load) -> list[str]:
     return [*lines, f"{TAB * frame.depth}{name} = {words}"]
 
 
-def _as_matrix(frame: Frame, s: Load, groups: MatrixAxes) -> list[str]:
-    """The lines that load a tile as a matrix: its addresses and its mask are given the dimensions
-    of the matrix, not what is loaded."""
-    chain, to, lines = frame.schedule.chain, frame.dialect, list[str]()
-    tensor, dimensions = chain.tensor(s.read.tensor), tuple("_".join(g) for g in groups)
+def _as_matrix(frame: Frame, s: Load, groups: MatrixAxes, lines: list[str]) -> list[str]:
+    """The pointers of a tile that is loaded as a matrix, and the mask where it needs one: these are
+    given the dimensions of the matrix, not what is loaded."""
+    chain, dimensions = frame.schedule.chain, tuple(map("_".join, groups))
+    tensor = chain.tensor(s.read.tensor)
     moves, start = address(chain, tensor, s.read.indices)
     rest = {a: steps for a, steps in moves.items() if not any(a in g for g in groups)}
-    numbers = _sum(frame, (rest, start), (), tensor.name, lines).numbers
+    terms = [*_sum(frame, (rest, start), (), tensor.name, lines).numbers]
     padded = padded_axes(chain, s)
     last = next((g for g in groups if padded & {*g}), groups[0])
-    terms, masks = list[str](), list[TileValue]()
+    masks = list[TileValue]()
     for d, g in zip(dimensions, groups, strict=True):
         own = {a: moves[a] for a in g if a in moves}
         if own and len(g) == 1:
             terms.append(_along(frame, g[0], own[g[0]], dimensions, tensor.name, lines))
         elif own:
-            words = _added(_sum(frame, (own, ()), tuple(own), tensor.name, lines).vectors)
-            at = TileValue(words, tuple(own), "int32", SUM)
-            words = _flat(frame, at, g, whole=len(own) == len(g))
-            words = f"{to.word('multiple_of')}({words}, {divisor(chain, s, g)})"
-            at = TileValue(frame.part(f"{tensor.name}_at_{d}", words, lines), (d,), "int32")
-            terms.append(aligned(to, at, dimensions).text)
+            at = TileValue(_vector_of(frame, s, g, own, lines), (d,), "int32")
+            terms.append(aligned(frame.dialect, at, dimensions).text)
         outside = _inside(frame, tensor, s.read.indices, g, lines) if g == last else []
-        inside = both(to, [*frame.masks(g), *outside], g)
+        inside = both(frame.dialect, [*frame.masks(g), *outside], g)
         if inside is not None and inside.space and len(g) > 1:
             named = frame.part(f"{tensor.name}_{d}_in", _flat(frame, inside, g), lines)
             inside = TileValue(named, (d,), "bool")
         masks += [inside] if inside is not None else []
-    args = [_added([frame.pointer(tensor.name), *numbers, *terms])]
-    if (mask := both(to, masks, dimensions)) is not None:
-        args += [f"mask={aligned(to, mask, dimensions).text}", _nothing(frame.dtype(s.buffer))]
-    stored, dtype = frame.schedule.buffer(s.buffer).dtype, frame.dtype(s.buffer)
-    tail = f".to({to.word(dtype)})" if dtype != stored else ""
-    return lines + call(frame.depth, f"{frame.tile(s.buffer)} = {to.word('load')}", args, tail)
+    pointers = _added([frame.pointer(tensor.name), *terms])
+    mask = both(frame.dialect, masks, dimensions)
+    if mask is None:
+        return [pointers]
+    return [pointers, f"mask={aligned(frame.dialect, mask, dimensions).text}"]
+
+
+def _vector_of(
+    frame: Frame, s: Load, group: tuple[str, ...], moves: Moves, lines: list[str]
+) -> str:
+    """The name of what several axes move by, along one dimension of a matrix."""
+    name, known = s.read.tensor, divisor(frame.schedule.chain, s, group)
+    moved = _added(_sum(frame, (moves, ()), tuple(moves), name, lines).vectors)
+    at = TileValue(moved, tuple(moves), "int32", SUM)
+    words = _flat(frame, at, group, whole=len(moves) == len(group))
+    words = f"{frame.dialect.word('multiple_of')}({words}, {known})"
+    return frame.part(f"{name}_at_{'_'.join(group)}", words, lines)
 
 
 def _flat(frame: Frame, v: TileValue, group: tuple[str, ...], whole: bool = False) -> str:

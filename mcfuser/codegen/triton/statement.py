@@ -314,7 +314,7 @@ def _operand(
     dtype: str, lines: list[str],
 ) -> str:  # fmt: skip
     """One side of a product: as wide as its axes, one dimension a group, zero past these ends."""
-    if frame.groups is None and isinstance(e, Read) and e.tensor in frame.layout.matrices:
+    if isinstance(e, Read) and e.tensor in frame.matrices:
         whole = TileValue(frame.tile(e.tensor), tuple(map("_".join, groups)), frame.dtype(e.tensor))
         return cast(frame.dialect, whole, dtype).text
     space = tuple(x for g in groups for x in g)

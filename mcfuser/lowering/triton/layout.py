@@ -132,8 +132,7 @@ class TileLayout:
         """The buffers that are loaded as matrices; their tiles have the dimensions of these."""
         through = {n: s for n, s in self.loads.items() if n not in self.maps}
         computed = [s for s, _ in statements(self.schedule.body) if isinstance(s, Compute)]
-        scalar = {a: n == 1 for a, n in self.widths.items()}
-        return matrices(self.schedule.chain, through, computed, self.dots, scalar)
+        return matrices(self.schedule.chain, through, computed, self.dots, self.extending)
 
     def _wanted(self, name: str) -> tuple[str, ...]:
         """The order in which the first reader wants the axes of a loaded tile."""

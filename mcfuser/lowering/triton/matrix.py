@@ -9,17 +9,14 @@ shared memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from mcfuser.chain import BYTES, Chain, Product
+from mcfuser.chain.merged import VECTOR
 from mcfuser.expr import Call
 from mcfuser.lowering.triton.address import address, position_along
 from mcfuser.lowering.uses import reads_of
 from mcfuser.space.statement import Compute, Load
-
-VECTOR = 16
-"""The bytes that a thread copies at once. Of addresses with other dimensions than their axes,
-Triton knows what they are multiples of only as it is told."""
 
 MatrixAxes = tuple[tuple[str, ...], ...]
 """The axes along each dimension of a matrix, or of several."""
@@ -30,18 +27,18 @@ def matrices(
     loads: Mapping[str, Load],
     computed: list[Compute],
     dots: Mapping[str, Product],
-    scalar: Mapping[str, bool],
+    extending: Callable[[tuple[str, ...]], tuple[str, ...]],
 ) -> dict[str, MatrixAxes]:
     """The loaded buffers of which nothing but products reads anything, always as the same matrix
     that has several axes along a dimension; each with the axes of its dimensions.
 
-    `computed` are all computations, `dots` the products among them, and `scalar` are the axes that
-    are no dimensions of tiles.
+    `computed` are all computations, `dots` the products among them, and `extending` gives those of
+    some axes that are dimensions of tiles.
     """
     found = dict[str, MatrixAxes]()
     for name, load in loads.items():
         readers = [s for s in computed if name in {r.tensor for r in reads_of(s)}]
-        seen = {g for s in readers for g in _taken(s, name, dots, scalar)}
+        seen = {g for s in readers for g in _taken(s, name, dots, extending)}
         if len(seen) != 1:
             continue
         (groups,) = seen
@@ -59,7 +56,10 @@ def divisor(chain: Chain, load: Load, group: tuple[str, ...]) -> int:
 
 
 def _taken(
-    s: Compute, name: str, dots: Mapping[str, Product], scalar: Mapping[str, bool]
+    s: Compute,
+    name: str,
+    dots: Mapping[str, Product],
+    extending: Callable[[tuple[str, ...]], tuple[str, ...]],
 ) -> Iterator[MatrixAxes]:
     """The matrices as which a computation takes a buffer; no groups where it takes it otherwise."""
     roles = dots.get(s.operator.out)
@@ -74,13 +74,13 @@ def _taken(
     if len(sides) < 2 or name not in sides or {roles.left, roles.right} != {*body.args}:
         yield ()
         return
-    kept = (tuple(a for a in group if not scalar[a]) for group in sides[name])
-    yield tuple(group for group in kept if group)
+    yield tuple(group for group in map(extending, sides[name]) if group)
 
 
 def _copied(chain: Chain, load: Load, groups: MatrixAxes) -> bool:
     """Whether a matrix is loaded in as large pieces as its tile, and what lies outside an array is
-    seen along one dimension of it."""
+    seen along one dimension of it. Of addresses with other dimensions than their axes, Triton knows
+    what they are multiples of only as it is told (`divisor`)."""
     tensor = chain.tensor(load.read.tensor)
     least = VECTOR // BYTES[tensor.dtype]
     if any(len(g) > 1 and divisor(chain, load, g) % least for g in groups):
