@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import TypeGuard
 
 from mcfuser.expr import Call, Const, Expr, Read, call, children
 
 Build = Callable[..., Expr]
+_SCALE = math.sqrt(2 / math.pi)  # of the argument of tanh, where it approximates gelu's erf
 
 
 def simplify(op: str, *args: Expr) -> Expr:
     """The application of `op`, simplified so that its value changes by one rounding at most.
 
     A division by a constant becomes a product with the reciprocal, two constant factors become one,
-    and factors of 1 and terms of 0 are left out.
+    and factors of 1 and terms of 0 are left out. tanh(x) + 1 becomes the logistic function of 2x,
+    2 / (1 + exp(-2x)), which has no difference of nearly equal numbers; and what multiplies a
+    logistic function, its numerator, if one of the two is a constant.
     """
     if op == "div" and isinstance(args[1], Const) and args[1].value not in (0, math.inf, -math.inf):
         return simplify("mul", args[0], Const(1 / args[1].value))
@@ -24,11 +28,48 @@ def simplify(op: str, *args: Expr) -> Expr:
         if args[1].value == 1:
             return args[0]
         inner = args[0]
+        if isinstance(inner, Const):
+            return Const(inner.value * args[1].value)
         if isinstance(inner, Call) and inner.op == "mul" and isinstance(inner.args[1], Const):
-            return Call("mul", (inner.args[0], Const(inner.args[1].value * args[1].value)))
+            return simplify("mul", inner.args[0], Const(inner.args[1].value * args[1].value))
     if op in ("add", "sub") and args[1] == Const(0.0):
         return args[0]
+    if op == "add" and args[1] == Const(1.0) and _is(args[0], "tanh"):
+        return logistic(2.0, simplify("mul", args[0].args[0], Const(2.0)))
+    if op == "mul":
+        for by, quotient in (args, args[::-1]):
+            if _is_logistic(quotient) and any(
+                isinstance(factor, Const) for factor in (by, quotient.args[0])
+            ):
+                return call("div", simplify("mul", quotient.args[0], by), quotient.args[1])
     return Call(op, args)
+
+
+def _is(e: Expr, op: str) -> TypeGuard[Call]:
+    return isinstance(e, Call) and e.op == op
+
+
+def _is_logistic(e: Expr) -> TypeGuard[Call]:
+    """Whether it is a multiple of the logistic function."""
+    return (
+        _is(e, "div")
+        and _is(e.args[1], "add")
+        and e.args[1].args[1] == Const(1.0)
+        and _is(e.args[1].args[0], "exp")
+    )
+
+
+def logistic(numerator: float | Expr, x: Expr) -> Expr:
+    """numerator / (1 + exp(-x))."""
+    return call("div", numerator, call("add", call("exp", _negative(x)), 1.0))
+
+
+def _negative(x: Expr) -> Expr:
+    return (
+        simplify("mul", x, Const(-1.0))
+        if _is(x, "mul") and isinstance(x.args[1], Const)
+        else call("neg", x)
+    )
 
 
 def gelu(x: Expr) -> Expr:
@@ -37,20 +78,20 @@ def gelu(x: Expr) -> Expr:
 
 
 def gelu_tanh(x: Expr) -> Expr:
-    """The Gaussian error linear unit, approximated with tanh."""
+    """The Gaussian error linear unit, approximated with tanh: x / 2 * (1 + tanh(y)), which is
+    x / (1 + exp(-2y))."""
     cube = call("mul", call("mul", x, x), x)
-    inner = call("mul", call("add", x, call("mul", cube, 0.044715)), math.sqrt(2 / math.pi))
-    return call("mul", call("mul", x, 0.5), call("add", call("tanh", inner), 1.0))
+    return logistic(x, call("mul", call("add", x, call("mul", cube, 0.044715)), 2 * _SCALE))
 
 
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + exp(-x))."""
-    return call("div", Const(1.0), call("add", call("exp", call("neg", x)), 1.0))
+    return logistic(1.0, x)
 
 
 def silu(x: Expr) -> Expr:
     """x * sigmoid(x)."""
-    return call("div", x, call("add", call("exp", call("neg", x)), 1.0))
+    return logistic(x, x)
 
 
 def leaky(x: Expr, alpha: float) -> Expr:

@@ -96,10 +96,34 @@ def test_functions_with_numbers() -> None:
         ("mul", (X, Const(0.0)), "x * 0.0"),
         ("div", (X, Const(0.0)), "x / 0.0"),
         ("div", (Const(4.0), X), "4.0 / x"),
+        ("mul", (Const(4.0), Const(0.5)), "2.0"),
+        ("add", (parse("tanh(x)"), Const(1.0)), "2.0 / (exp(x * (-2.0)) + 1.0)"),
+        ("add", (Const(1.0), parse("tanh(x * 0.5)")), "2.0 / (exp(-x) + 1.0)"),
+        ("add", (parse("tanh(x)"), Const(2.0)), "tanh(x) + 2.0"),
+        ("mul", (Y, parse("1.0 / (exp(x) + 1.0)")), "y / (exp(x) + 1.0)"),
+        ("mul", (parse("2.0 / (exp(x) + 1.0)"), parse("y * 0.5")), "y / (exp(x) + 1.0)"),
+        ("mul", (parse("y / (exp(x) + 1.0)"), Const(0.5)), "y * 0.5 / (exp(x) + 1.0)"),
+        ("mul", (parse("2.0 / (exp(x) + 1.0)"), Const(0.5)), "1.0 / (exp(x) + 1.0)"),
+        ("mul", (Y, parse("1.0 / (x + 1.0)")), "y * (1.0 / (x + 1.0))"),
+        ("mul", (Y, parse("x / (exp(x) + 1.0)")), "y * (x / (exp(x) + 1.0))"),
     ],
 )
 def test_what_is_simplified_and_what_is_not(op: str, args: tuple[Expr, ...], said: str) -> None:
     assert text(simplify(op, *args)) == said
+
+
+@pytest.mark.parametrize("x", [-7.5, -0.5, 0.0, 0.5, 7.5])
+def test_gelu_by_tanh_is_the_same_however_exporters_write_it(x: float) -> None:
+    inner = simplify("mul", parse("x + x * x * x * 0.044715"), Const(math.sqrt(2 / math.pi)))
+    one = simplify("add", Call("tanh", (inner,)), Const(1.0))
+    whole = ELEMENTWISE["relax.nn.gelu_tanh"](X)
+    for found in (
+        simplify("mul", simplify("mul", X, Const(0.5)), one),
+        simplify("mul", X, simplify("mul", one, Const(0.5))),
+        simplify("mul", Const(0.5), simplify("mul", X, one)),
+    ):
+        assert "tanh" not in text(found) and nodes(found) == nodes(whole)
+        assert value(found, x=x) == pytest.approx(value(whole, x=x), rel=1e-12)
 
 
 def test_a_division_by_infinity_is_no_product() -> None:
