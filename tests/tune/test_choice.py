@@ -13,6 +13,7 @@ import pytest
 from mcfuser.backend import Kernel
 from mcfuser.chain import gemm
 from mcfuser.measure.request import Measured, failure
+from mcfuser.model.feasible import SPILLED
 from mcfuser.process.child import NO_TIME
 from mcfuser.space.candidates import Candidate, Candidates, candidates
 from mcfuser.space.knobs import KnobTable
@@ -100,6 +101,14 @@ def test_what_is_refused_or_does_not_fit_is_counted_and_left(found) -> None:
     assert failed == {"it has no text": 2, "its registers spill": 3}
 
 
+LARGE = 2**20
+
+
+def bytes_of(elements: float) -> int:
+    """What threads spill of so many elements of a block: SPILLED, of LARGE ones."""
+    return math.ceil(elements * SPILLED / LARGE)
+
+
 class Spilling(Bench):
     """Kernels spill whose tiles have more elements than a limit; threads hold a tile."""
 
@@ -110,7 +119,10 @@ class Spilling(Bench):
             return tiles.prod(axis=1).astype(float) * knows
 
         def unfit(backend, kernel, device, measured):
-            return "its registers spill" if kernel.resources["spills"] else None
+            spills = kernel.resources["spills"]
+            if spills > SPILLED:
+                return "nearly all its registers spill"
+            return "its registers spill" if spills and not measured else None
 
         self.backend = type("Backend", (type(INTERPRETED),), {"held": held, "unfit": unfit})()
         begin = self.builder.begin
@@ -121,7 +133,7 @@ class Spilling(Bench):
             make = building.kernel
             object.__setattr__(
                 building, "kernel",
-                lambda: replace(make(), resources={"spills": int(size > limit)}),
+                lambda: replace(make(), resources={"spills": bytes_of(max(0.0, size - limit))}),
             )  # fmt: skip
             return building
 
@@ -142,6 +154,20 @@ def test_what_holds_as_much_as_what_spilled_is_not_tried(found) -> None:
         object.__setattr__(bench.builder, "workers", 1)
         assert size(choose(found, bench, failed)) == fourth
         assert failed == {"its registers spill": refused}
+
+
+def test_where_all_spill_the_one_that_spills_the_least_is_chosen(found) -> None:
+    failed, bench = Counter[str](), Spilling(0, knows=False)
+    best = choose(found, bench, failed)
+    assert size(best) == min(math.prod(c[1:-1]) for c in ranked(found)[:ATTEMPTS])
+    assert best is not None and best.kernel.resources["spills"] == bytes_of(size(best))
+    assert best.trials == len(found) == failed["its registers spill"] <= ATTEMPTS
+
+
+def test_the_least_that_spills_too_much_is_not_chosen(found, monkeypatch) -> None:
+    assert choose(found, Spilling(-LARGE, knows=False)) is None
+    monkeypatch.setattr(choice, "disproof", lambda *given: "it is wrong where it was interpreted")
+    assert choose(found, Spilling(0, knows=False)) is None
 
 
 def test_what_was_found_wrong_is_not_chosen(found) -> None:
