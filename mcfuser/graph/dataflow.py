@@ -22,8 +22,8 @@ from mcfuser.graph.tensors import array_over, tensor_over
 from mcfuser.graph.weights import aligned
 
 ValueKind = Literal[
-    "product", "view", "softmax", "norm", "reduction", "elementwise", "concatenation", "broadcast",
-    "constant", "other",
+    "product", "view", "slice", "softmax", "norm", "reduction", "elementwise", "concatenation",
+    "broadcast", "constant", "other",
 ]  # fmt: skip
 # Views with the same elements in another order or shape: positions correspond one to one.
 BIJECTIVE = frozenset(
@@ -58,6 +58,7 @@ _KINDS: Mapping[str, ValueKind] = {
     },
     "relax.concat": "concatenation",
     "relax.broadcast_to": "broadcast",
+    "relax.strided_slice": "slice",
 }
 
 

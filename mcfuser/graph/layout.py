@@ -425,7 +425,7 @@ def _takes(
             return (rows or reader in found) and reader in free
         case "concatenation":
             return False
-        case "other" | "broadcast":
+        case "other" | "slice" | "broadcast":
             return flow.operator(reader) == "nn.pad" and _only_windows(flow, reader)
     return True
 

@@ -46,6 +46,6 @@ def _never(flow: Dataflow, v: relax.Var) -> str | None:
 
 
 def _otherwise(flow: Dataflow, v: relax.Var) -> str:
-    if flow.kinds[v] in ("view", "broadcast"):
+    if flow.kinds[v] in ("view", "slice", "broadcast"):
         return "it moves elements and computes nothing, and no chain takes it in"
     return "no chain that ends with it can be written, and none takes it in"

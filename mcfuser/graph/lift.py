@@ -41,6 +41,7 @@ from mcfuser.graph.attempt import (
 )
 from mcfuser.graph.concatenation import by_parts
 from mcfuser.graph.condition import MASKED
+from mcfuser.graph.cut import cut
 from mcfuser.graph.dataflow import (
     FLOATS,
     Dataflow,
@@ -169,7 +170,7 @@ def _lift(
     s: Attempt, members: Sequence[relax.Var], name: str, stored: Mapping[relax.Var, str]
 ) -> Lifted:
     for v in members:
-        seen = _kind(s.flow, v) in ("view", "broadcast")
+        seen = _kind(s.flow, v) in ("view", "slice", "broadcast")
         if seen and s.flow.values[v].args[0] not in s.values:
             continue  # a view of what is read is followed where it is read
         s.values[v] = made = _value(s, v)
@@ -219,7 +220,7 @@ def _depth_last(done: Finished) -> Finished:
 
 def _value(s: Attempt, v: relax.Var) -> ChainValue:
     value, found = s.flow.values[v], _kind(s.flow, v)
-    if found not in ("view", "broadcast", "elementwise"):
+    if found not in ("view", "slice", "broadcast", "elementwise"):
         _check_whole(s, value)
     match found:
         case "product" if value.op.name == "relax.matmul":
@@ -229,6 +230,8 @@ def _value(s: Attempt, v: relax.Var) -> ChainValue:
         case "view" | "broadcast":
             seen = s.values[value.args[0]]
             return replace(seen, layout=forward(value, seen.layout, s.draft.sizes))
+        case "slice":
+            return cut(s, value)
         case "softmax":
             return lifted_softmax(s, v, value)
         case "norm":

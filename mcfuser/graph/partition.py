@@ -366,7 +366,7 @@ def _with_bounds(chosen: Selection, last: relax.Var) -> tuple[relax.Var, ...]:
 
 
 def _lifted(chosen: Selection, members: tuple[relax.Var, ...]) -> Lifted:
-    return lift(chosen.flow, members, frozenset(chosen.closed), members[-1].name)
+    return lift(chosen.flow, members, frozenset(chosen.closed), chosen.flow.name(members[-1]))
 
 
 def _product(

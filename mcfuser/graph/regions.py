@@ -26,7 +26,8 @@ from mcfuser.graph.selection import Selection
 EPILOGUE: tuple[ValueKind, ...] = ("elementwise", "view")
 BETWEEN: tuple[ValueKind, ...] = ("elementwise", "view", "softmax")
 ROWS: tuple[ValueKind, ...] = ("elementwise", "softmax", "norm", "reduction", "concatenation")
-"""What a region without a product is made of, besides views."""
+"""What a region without a product is made of, besides MOVES."""
+MOVES: tuple[ValueKind, ...] = ("view", "slice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +132,10 @@ def next_producer(
     It is None where there is none. Those that were `refused` are left out. What is broadcast may
     join only with `broadcasts`."""
     inside, found = set(members), list[relax.Var]()
-    kinds = (*ROWS, "view", "broadcast") if broadcasts else (*ROWS, "view")
+    kinds = (*ROWS, *MOVES, "broadcast") if broadcasts else (*ROWS, *MOVES)
     for member in members:
         for v in sources(chosen.flow.values[member]):
-            if v in inside or v in refused or v in chosen.closed:
+            if v in inside or v in refused or v in chosen.closed or v in chosen.flow.steps:
                 continue
             if chosen.flow.kinds.get(v) in kinds and chosen.escapes([v], inside) is None:
                 found.append(v)

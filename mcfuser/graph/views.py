@@ -75,7 +75,7 @@ def within(layout: AxisStrides, sizes: Mapping[int, int], extents: Sequence[int]
                 continue
             # an axis of every other position may end before a whole step would
             if stride * sizes[axis] > unit * extent and last >= unit * extent:
-                raise Straddle(axis, _inner(stride, sizes[axis], unit * extent))
+                raise Straddle(axis, parted_axis(stride, sizes[axis], unit * extent))
             axes_along[d].append((axis, stride // unit))
             break
         else:
@@ -83,10 +83,12 @@ def within(layout: AxisStrides, sizes: Mapping[int, int], extents: Sequence[int]
     return axes_along
 
 
-def _inner(stride: int, extent: int, boundary: int) -> int:
+def parted_axis(stride: int, extent: int, boundary: int) -> int:
+    """The extent of the inner one of two axes in place of one that crosses a `boundary`, all of
+    them in one dimension. Raises Unliftable where no two axes would do."""
     inner, rest = divmod(boundary, stride)
     if rest or extent % inner:
-        raise Unliftable("a reshape cuts an axis into parts that do not divide it")
+        raise Unliftable("a view cuts an axis into parts that do not divide it")
     return inner
 
 
@@ -163,7 +165,7 @@ def step(flow: Dataflow, view: LaidOutValue, sizes: Mapping[int, int]) -> LaidOu
         case "relax.broadcast_to":
             return _strided(view, source, sizes, lambda: _broadcast(value))
         case "relax.strided_slice":
-            return _strided(view, source, sizes, lambda: _sliced(value))
+            return _strided(view, source, sizes, lambda: sliced(value))
         case "relax.take":
             return _strided(view, source, sizes, lambda: _taken(value))
     return None
@@ -203,7 +205,8 @@ def _broadcast(call: relax.Call) -> Steps:
     return [0] * (len(shape(call)) - len(source)) + units, 0
 
 
-def _sliced(call: relax.Call) -> Steps | None:
+def sliced(call: relax.Call) -> Steps | None:
+    """The steps of a slice in its argument; None where they run backwards."""
     axes, begins, _, *rest = ([int(x) for x in arg.fields] for arg in call.args[1:])
     source = shape(call.args[0])
     units, offset = list(dense(source)), 0
