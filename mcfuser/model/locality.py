@@ -29,6 +29,31 @@ def distinct_tiles(
     return tiles
 
 
+def spacing(made: TritonCandidates, name: str, indices: Sequence[Affine]) -> tuple[Floats, Floats]:
+    """The elements of a tensor's tile that are evenly spaced in memory, and from one to the next
+    how many elements there are [candidates]; the tile's dimensions have these `indices`.
+
+    They lie along the dimension whose stride is the shortest, and go on along the next one where
+    that begins as far on as this one ends.
+    """
+    chain, one = made.plan.program.chain, np.ones(len(made.tiles))
+    count, apart = one, one
+    going, ended = np.zeros(len(one), bool), np.zeros(len(one), bool)
+    dims = zip(strides_of(chain, name), chain.shape(name), indices, strict=True)
+    rows = [(digits(stride, n)[-1], index.plain) for stride, n, index in dims]
+    for last, a in sorted(rows, key=lambda row: row[0].stride):
+        if a is None or not last.stride:
+            continue
+        lanes = np.minimum(made.sizes.of(a), last.extent)
+        begins = ~going & ~ended & (lanes > 1)
+        follows = going & (last.stride == count * apart)
+        ended = ended | (begins | follows) & (lanes < last.extent) | going & ~follows
+        apart = np.where(begins, last.stride, apart)
+        count = np.where(begins | follows, count * lanes, count)
+        going = (going | begins) & ~ended
+    return count, apart
+
+
 def contiguous_bytes(made: TritonCandidates, name: str, indices: Sequence[Affine]) -> Floats:
     """Bytes of a tensor's tile that are contiguous in memory [candidates]: one row of it, whose
     dimensions have these `indices`."""

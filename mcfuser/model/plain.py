@@ -22,8 +22,9 @@ from mcfuser.device import Device
 from mcfuser.expr import Affine
 from mcfuser.lowering.loops import inner
 from mcfuser.lowering.triton.resources import TritonCandidates
+from mcfuser.lowering.triton.rows import PAIR
 from mcfuser.model.lanes import lanes_of
-from mcfuser.model.locality import contiguous_bytes, distinct_tiles
+from mcfuser.model.locality import contiguous_bytes, distinct_tiles, spacing
 from mcfuser.model.occupancy import WARP
 from mcfuser.model.terms import LIMIT, VECTOR, Terms, operations
 from mcfuser.space.plan import Floats, repeats
@@ -107,11 +108,17 @@ def _moved(
     made: TritonCandidates, buffer: str, tensor: str, indices: Sequence[Affine], most: int
 ) -> tuple[Floats, Floats]:
     """Bytes of the sectors that hold a tile, which are moved whole, and vectors of at most so many
-    bytes that a thread moves one after the other."""
-    nbytes = made.nbytes(buffer)
-    run = np.minimum(contiguous_bytes(made, tensor, indices), nbytes)
-    each = nbytes / (WARP * made.warps * np.minimum(most, run))
-    return nbytes * np.maximum(1.0, SECTOR / run), np.maximum(1.0, each)
+    bytes that a thread moves one after the other. What is a row in memory, or every other number of
+    one, is moved as that (lowering.triton.rows)."""
+    nbytes, width = made.nbytes(buffer), float(BYTES[made.plan.program.chain.tensor(tensor).dtype])
+    count, apart = spacing(made, tensor, indices)
+    sectors = nbytes / width * np.maximum(SECTOR / count, np.minimum(width * apart, SECTOR))
+    beside = np.minimum(contiguous_bytes(made, tensor, indices), nbytes)
+    row = np.where(apart <= PAIR, width * count * apart, 0.0)
+    longest = np.where(row > beside, VECTOR, most)
+    moved = np.where(row > beside, apart, 1.0) * nbytes
+    each = moved / (WARP * made.warps * np.minimum(longest, np.maximum(row, beside)))
+    return sectors, np.maximum(1.0, each)
 
 
 def _compute(

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mcfuser.chain import Chain, gemm
+from mcfuser.chain import Chain, from_json, gemm
 from mcfuser.lowering.triton.resources import TritonCandidates
-from mcfuser.model.locality import contiguous_bytes, distinct_tiles
+from mcfuser.model.locality import contiguous_bytes, distinct_tiles, spacing
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
@@ -52,6 +52,39 @@ def test_strides_say_along_which_dimension_it_lies() -> None:
     gaps = tuple(replace(t, strides=(0, 128, 2)) if t.name == "B" else t for t in GEMM.tensors)
     found = made(replace(GEMM, tensors=gaps))
     assert side_by_side(found, "B") == [2.0], "no two elements lie side by side"
+
+
+PAIRS = from_json({
+    "axes": {"m": 64, "j": 32, "l": 2},
+    "tensors": {
+        "X": {"shape": list("mjl"), "dtype": "float16"},
+        "F": {"shape": list("mj"), "dtype": "float16", "strides": [64, 2]},
+        "G": {"shape": ["m"]},
+    },
+    "operators": ["E[m, j, l] = X[m, j, l] * F[m, j] + G[m]"],
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tiles", "expected"),
+    [
+        ((4, 32, 2), {"X": (256, 1), "F": (128, 2), "G": (4, 1)}),
+        ((4, 8, 2), {"X": (16, 1), "F": (8, 2), "G": (4, 1)}),
+        ((4, 8, 1), {"X": (8, 2), "F": (8, 2), "G": (4, 1)}),
+        ((4, 1, 1), {"X": (4, 64), "F": (4, 64), "G": (4, 1)}),
+        ((1, 1, 1), {"X": (1, 1), "F": (1, 1), "G": (1, 1)}),
+    ],
+)
+def test_elements_of_a_tile_are_evenly_spaced_in_memory(
+    tiles: tuple[int, ...], expected: dict[str, tuple[int, int]]
+) -> None:
+    plan = Plan(program(PAIRS), parse("mjl."), frozenset())
+    one = np.asarray([1])
+    found = TritonCandidates(plan, np.asarray([tiles]), 4 * one, one, one < 0)
+    for tensor, (count, apart) in expected.items():
+        read = load(found, tensor)[0].read
+        counted, between = spacing(found, read.tensor, read.indices)
+        assert (counted.item(), between.item()) == (count, apart), tensor
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,11 @@ class Map:
 
 def load(pointer: Pointer, mask: Any = None, other: Any = None, cache_modifier: str = "") -> Tile:
     assert cache_modifier in ("", ".cg")
-    at, inside = _addresses(pointer, mask)
-    found = pointer.memory[np.where(inside, at, 0)]
+    memory = pointer.memory
+    if memory.size % 2:  # the other element of a pair lies behind, and nothing may depend on it
+        memory = np.append(memory, np.asarray(POISON.get(memory.dtype.name, 0), memory.dtype))
+    at, inside = _addresses(Pointer(memory, pointer.at), mask)
+    found = memory[np.where(inside, at, 0)]
     if mask is not None:
         assert other is not None, "what lies outside the mask would be undefined"
         found = np.where(inside, found, np.asarray(other, found.dtype))
@@ -109,6 +112,11 @@ def _addresses(pointer: Pointer, mask: Any) -> tuple[np.ndarray, np.ndarray]:
     reached = at[inside]
     assert reached.size == 0 or (reached.min() >= 0 and reached.max() < pointer.memory.size)
     return at, inside
+
+
+def _split(x: Any) -> tuple[Tile, Tile]:
+    assert x.shape[-1] == 2
+    return tile(x[..., 0]), tile(x[..., 1])
 
 
 def atomic_add(pointer: Pointer, number: int, sem: str) -> Tile:
@@ -213,6 +221,7 @@ def language(place: tuple[int, int]) -> SimpleNamespace:
         multiple_of=multiple_of,
         reshape=lambda x, shape: tile(np.reshape(x, shape)),
         broadcast_to=lambda x, shape: tile(np.broadcast_to(x, shape)),
+        split=_split,
     )  # fmt: skip
 
 

@@ -8,15 +8,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mcfuser.chain import LOWEST, Bounds
+from mcfuser.chain import LOWEST, Bounds, Tensor
 from mcfuser.codegen.triton.dialect import TRITON, Dialect
 from mcfuser.codegen.triton.position import Position
 from mcfuser.codegen.triton.tile import Scope, TileValue, literal, named, shape_text
-from mcfuser.expr import NARROW, Read, index_text
+from mcfuser.expr import NARROW, Affine, Read, index_text
 from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.lowering.triton.instructions import HALF
 from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.lowering.triton.matrix import MatrixAxes
+from mcfuser.lowering.triton.rows import TileRow
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, Statement
 
@@ -242,6 +243,12 @@ class Frame:
     def matrices(self) -> Mapping[str, MatrixAxes]:
         """The inputs that are loaded as matrices; groups load theirs through maps."""
         return self.layout.matrices if self.groups is None else {}
+
+    def row(
+        self, tensor: Tensor, indices: Sequence[Affine], space: Sequence[str]
+    ) -> TileRow | None:
+        """The row as which a tile is moved, in Triton, which moves values among threads."""
+        return self.layout.row(tensor, indices, space) if self.dialect.moves else None
 
     def full(self, name: str, number: float) -> str:
         """The text of a buffer's tile in which every element is one number."""

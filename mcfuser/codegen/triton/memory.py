@@ -24,6 +24,7 @@ from mcfuser.expr import Affine
 from mcfuser.lowering.triton.address import Moves, Step, address, position_along
 from mcfuser.lowering.triton.hopper.tensor_map import dimensions
 from mcfuser.lowering.triton.matrix import MatrixAxes, divisor, padded_axes
+from mcfuser.lowering.triton.rows import TileRow
 from mcfuser.space.statement import Load, Store, StorePartial
 
 
@@ -37,8 +38,11 @@ def load(frame: Frame, s: Load) -> list[str]:
     space = frame.layout.space(s.buffer)
     tensor = frame.schedule.chain.tensor(s.read.tensor)
     lines: list[str] = []
+    row = frame.row(tensor, s.read.indices, space)
     if s.buffer in frame.matrices:
         args = _as_matrix(frame, s, frame.matrices[s.buffer], lines)
+    elif row is not None:
+        args = _as_row(frame, tensor, s.read.indices, space, row, lines)
     else:
         args = _access(frame, tensor, s.read.indices, space, lines)
     number = tensor.padding[0].value if tensor.padding else 0.0
@@ -46,6 +50,8 @@ def load(frame: Frame, s: Load) -> list[str]:
     stored, dtype, to = frame.schedule.buffer(s.buffer).dtype, frame.dtype(s.buffer), frame.dialect
     tail = f".to({to.word(dtype)})" if dtype != stored else ""
     name = frame.tile(s.buffer)
+    if row is not None:
+        return [*lines, *_parted(frame, name, row, space, args, tail)]
     lines += call(frame.depth, f"{name} = {to.word('load')}", args, tail)
     mask = both(to, frame.masks(space), space)
     if not number or mask is None:
@@ -104,6 +110,49 @@ def _flat(frame: Frame, v: TileValue, group: tuple[str, ...], whole: bool = Fals
     if not whole:
         words = f"{to.moving('broadcast_to')}({words}, {shape_text(sizes)})"
     return f"{to.moving('reshape')}({words}, {shape_text([math.prod(sizes)])})"
+
+
+def _as_row(
+    frame: Frame, tensor: Tensor, indices: Sequence[Affine], space: tuple[str, ...], row: TileRow,
+    lines: list[str],
+) -> list[str]:  # fmt: skip
+    """The pointers of a tile whose last axes are one dimension, and the mask where it needs one."""
+    moves, start = address(frame.schedule.chain, tensor, indices)
+    others = space[: -len(row.axes)]
+    dimensions = (*others, "_".join(row.axes))
+    known = sum(step.number for step in start) - row.picked
+    numbers = {a: steps for a, steps in moves.items() if a not in space}
+    first = _sum(frame, (numbers, (Step(known),)), (), tensor.name, lines).numbers
+    terms = [_along(frame, a, moves[a], dimensions, tensor.name, lines) for a in others]
+    lanes = f"{frame.dialect.word('arange')}(0, {frame.layout.width(row.axes[0]) * row.beside})"
+    begin = frame.start(row.axes[0])
+    if begin != "0":
+        at = str(int(begin) * row.beside) if begin.isdigit() else f"{begin} * {row.beside}"
+        lanes = f"({at} + {lanes}{frame.wide})"
+    else:
+        lanes = f"{lanes}{frame.wide}"
+    terms.append(
+        aligned(frame.dialect, TileValue(lanes, dimensions[-1:], "int32"), dimensions).text
+    )
+    mask = both(frame.dialect, frame.masks(others), dimensions)
+    pointers = _added([frame.pointer(tensor.name), *first, *terms])
+    if mask is None:
+        return [pointers]
+    return [pointers, f"mask={aligned(frame.dialect, mask, dimensions).text}"]
+
+
+def _parted(
+    frame: Frame, name: str, row: TileRow, space: tuple[str, ...], args: list[str], tail: str
+) -> list[str]:
+    """The lines that load a row, and give it the dimensions of the tile."""
+    moving, widths = frame.dialect.moving, [frame.layout.width(a) for a in space]
+    row_name = frame.named(f"row of {name}", f"{name}_row")
+    lines = call(frame.depth, f"{row_name} = {frame.dialect.word('load')}", args, tail)
+    shape = shape_text([*widths, row.beside] if row.pairs else widths)
+    words = f"{moving('reshape')}({row_name}, {shape})"
+    if row.pairs:
+        words = f"{moving('split')}({words})[{row.picked}]"
+    return [*lines, *assign(frame.depth, name, words)]
 
 
 def _through_map(frame: Frame, s: Load) -> list[str]:
@@ -190,10 +239,17 @@ def _of_part(tensor: Tensor, part: str) -> str:
 
 
 def _put(frame: Frame, name: str, tensor: Tensor, part: str | None = None) -> list[str]:
-    space, lines = frame.layout.space(name), list[str]()
-    where, *mask = _access(frame, tensor, _indices(frame, name), space, lines, part)
+    space, lines, indices = frame.layout.space(name), list[str](), _indices(frame, name)
     tile = TileValue(frame.tile(name), space, frame.dtype(name))
     words = cast(frame.dialect, tile, tensor.dtype).text
+    row = None if part is not None else frame.row(tensor, indices, space)
+    if row is not None and not row.pairs:
+        where, *mask = _as_row(frame, tensor, indices, space, row, lines)
+        widths = [frame.layout.width(a) for a in space]
+        shape = shape_text([*widths[:-2], math.prod(widths[-2:])])
+        words = f"{frame.dialect.moving('reshape')}({words}, {shape})"
+    else:
+        where, *mask = _access(frame, tensor, indices, space, lines, part)
     return lines + call(frame.depth, frame.dialect.word("store"), [where, words, *mask])
 
 

@@ -4,18 +4,19 @@ products for the tensor cores, the width of each axis, and the order of the axes
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from mcfuser.chain import Product, Tensor
-from mcfuser.expr import Expr
+from mcfuser.expr import Affine, Expr
 from mcfuser.lowering.loops import kept, written_out
 from mcfuser.lowering.triton.address import address, wide
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
 from mcfuser.lowering.triton.matrix import MatrixAxes, matrices
 from mcfuser.lowering.triton.precision import THREADS
 from mcfuser.lowering.triton.products import operand_dtype, products
+from mcfuser.lowering.triton.rows import TileRow, row_of
 from mcfuser.lowering.triton.width import widths
 from mcfuser.lowering.uses import reads_of
 from mcfuser.space.schedule import Schedule
@@ -133,6 +134,20 @@ class TileLayout:
         through = {n: s for n, s in self.loads.items() if n not in self.maps}
         computed = [s for s, _ in statements(self.schedule.body) if isinstance(s, Compute)]
         return matrices(self.schedule.chain, through, computed, self.dots, self.extending)
+
+    def row(
+        self, tensor: Tensor, indices: Sequence[Affine], space: Sequence[str]
+    ) -> TileRow | None:
+        """The row as which a tile between memory and registers is moved; None where it is moved as
+        it is. Products take their operands, and give their results, as matrices."""
+        if self.dots:
+            return None
+        return row_of(self.schedule.chain, tensor, indices, space, self.width, self._whole)
+
+    def _whole(self, a: str) -> bool:
+        """All lanes of an axis are inside of it."""
+        known = isinstance(self.schedule.chain.extent(a), int)
+        return known and self.width(a) == self.schedule.tile(a) and not self.schedule.ragged(a)
 
     def _wanted(self, name: str) -> tuple[str, ...]:
         """The order in which the first reader wants the axes of a loaded tile."""
