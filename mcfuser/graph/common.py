@@ -1,10 +1,12 @@
 """Computes once what a function's bindings compute several times.
 
-TVM's pass compares expressions by all that they contain. Large constants stand apart meanwhile, as
-parameters: to compare the 3.4 GB of a diffusion model's takes four seconds.
+TVM's passes compare expressions by all that they contain. Large constants stand apart meanwhile, as
+parameters: to compare the 3.4 GB of a diffusion model's takes four seconds, each time.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import tvm
 from tvm import ir, relax
@@ -16,17 +18,30 @@ from mcfuser.graph.dataflow import array
 def common_values(module: tvm.IRModule) -> tvm.IRModule:
     """The module whose `main` has one binding for equal expressions. Equal constants of more than
     LARGE bytes count as different where they are two objects."""
-    apart = _Apart()
-    main = apart.visit_expr(module["main"])
     made = tvm.IRModule(dict(module.functions), attrs=module.attrs)
-    if not apart.variables:
-        return relax.transform.EliminateCommonSubexpr()(made)
-    params = [*main.params, *apart.variables.values()]
-    made["main"] = relax.Function(params, main.body, main.ret_ty, main.is_pure, main.attrs)
-    main = relax.transform.EliminateCommonSubexpr()(made)["main"]
-    values = {v: apart.constants[key] for key, v in apart.variables.items()}
-    made["main"] = main.bind_params(values)
+
+    def change(main: relax.Function) -> relax.Function:
+        made["main"] = main
+        return relax.transform.EliminateCommonSubexpr()(made)["main"]
+
+    made["main"] = large_apart(module["main"], change)
     return made
+
+
+def large_apart(
+    function: relax.Function, change: Callable[[relax.Function], relax.Function]
+) -> relax.Function:
+    """What a change makes of a function. It sees parameters instead of constants of more than LARGE
+    bytes, whose bytes TVM's passes would compare."""
+    apart = _Apart()
+    parted = apart.visit_expr(function)
+    if not apart.variables:
+        return change(function)
+    params = [*parted.params, *apart.variables.values()]
+    changed = change(
+        relax.Function(params, parted.body, parted.ret_ty, parted.is_pure, parted.attrs)
+    )
+    return changed.bind_params({v: apart.constants[key] for key, v in apart.variables.items()})
 
 
 @relax.expr_functor.mutator

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from tvm import ir, relax
-from tvm.relax.dpl import DFPattern, rewrite_call
 
-Matches = Mapping[DFPattern, relax.Expr]
-Rewriter = Callable[[relax.Call, Matches], relax.Expr]
 CallRewriter = Callable[[relax.Call], relax.Expr]
 
 
@@ -34,19 +31,6 @@ def calls_rewritten(
     if not any(name in operators for name in called(function.body)):
         return function
     return _Rewriting(operators, rewriter).visit_expr(function)
-
-
-def rewritten(
-    function: relax.Function, operator: str, pattern: DFPattern, rewriter: Rewriter
-) -> relax.Function:
-    """The function with every match of a pattern, of which `operator` is a part, rewritten.
-
-    TVM walks the whole function, which takes a second where it has 20,000 values: a function that
-    does not call the operator is left.
-    """
-    if not any(name == operator for name in called(function.body)):
-        return function
-    return rewrite_call(pattern, rewriter, function)
 
 
 def with_arguments(call: relax.Call, arguments: Sequence[relax.Expr]) -> relax.Call:

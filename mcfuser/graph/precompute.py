@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from mcfuser.graph.dataflow import array
+from mcfuser.graph.tensors import numpy_dtype, tensor_over
+from mcfuser.graph.weights import aligned, aligned_copy
 
 _Compute = Callable[[relax.Call, list[NDArray[Any]]], NDArray[Any] | None]
 """The result of a call, given the elements of its tensors; None where it is TVM's to compute."""
@@ -123,6 +125,11 @@ def precomputed(module: tvm.IRModule) -> tvm.IRModule:
     return module
 
 
+def _stored(elements: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Elements of a type as TVM shares them: a transposed weight is copied once, by all cores."""
+    return aligned(elements) if elements.dtype == dtype else aligned_copy(elements, dtype)
+
+
 @relax.expr_functor.mutator
 class _Precomputed(relax.PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -142,7 +149,9 @@ class _Precomputed(relax.PyExprMutator):  # type: ignore[misc]
             return call
         with np.errstate(all="ignore"):  # what is infinite or no number is so in TVM, too
             result = compute(call, known)
-        return call if result is None else relax.const(np.array(result, dtype), dtype)
+        if result is None:
+            return call
+        return relax.const(tensor_over(_stored(np.asarray(result), numpy_dtype(dtype))))
 
     def _constant(self, value: relax.Expr) -> NDArray[Any] | None:
         """The elements of a constant, or of a variable that is bound to one; None of another."""

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from mcfuser.graph.weights import OnnxModel, OnnxPart, with_parts
+from mcfuser.graph.weights import OnnxModel, OnnxPart, side_by_side, with_parts
 
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "Einsum"})
 _SPLIT_BY_INPUT = 13
@@ -119,7 +119,7 @@ def _combined(group: Sequence[Sibling], model: OnnxModel, opset: int) -> OnnxPar
 
     matrices = [model.array(known[s.weight]) for s in group]
     columns = [m.shape[1] for m in matrices]
-    constants = {f"{name}_weight": np.concatenate(matrices, axis=1)}
+    constants = {f"{name}_weight": side_by_side(matrices)}
     steps = [helper.make_node("MatMul", [group[0].x, f"{name}_weight"], [name], name)]
     if any(s.bias is not None for s in group):
         constants[f"{name}_bias"] = np.concatenate([

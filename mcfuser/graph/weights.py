@@ -214,18 +214,45 @@ def aligned(array: OnnxArray) -> OnnxArray:
 def aligned_copy(array: OnnxArray, dtype: np.dtype[Any] | None = None) -> OnnxArray:
     """A dense copy of an array whose data is aligned, rounded to a type `dtype` if one is given:
     what is beyond its numbers becomes infinite."""
-    kind = array.dtype if dtype is None else dtype
-    room = np.empty(array.size * kind.itemsize + ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % ALIGNMENT
-    end = start + array.size * kind.itemsize
-    copy: OnnxArray = room[start:end].view(kind).reshape(array.shape)
-    parts = min(len(array), array.nbytes // PART) if array.ndim else 0
-    if parts < 2:
-        _write(copy, array)
-        return copy
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(_write, np.array_split(copy, parts), np.array_split(array, parts)))
+    copy = _room(array.shape, array.dtype if dtype is None else dtype)
+    _fill([copy], [array])
     return copy
+
+
+def side_by_side(matrices: Sequence[OnnxArray]) -> OnnxArray:
+    """The columns of matrices of one type as one dense matrix, whose data is aligned."""
+    columns = [m.shape[1] for m in matrices]
+    whole = _room((len(matrices[0]), sum(columns)), matrices[0].dtype)
+    _fill(np.split(whole, np.cumsum(columns)[:-1], axis=1), matrices)
+    return whole
+
+
+def _room(shape: Sequence[int], kind: np.dtype[Any]) -> OnnxArray:
+    """A new array whose data is aligned."""
+    size = math.prod(shape) * kind.itemsize
+    octets = np.empty(size + ALIGNMENT, np.uint8)
+    start = -octets.ctypes.data % ALIGNMENT
+    room: OnnxArray = octets[start : start + size].view(kind).reshape(shape)
+    return room
+
+
+def _fill(places: Sequence[OnnxArray], arrays: Sequence[OnnxArray]) -> None:
+    """Copies arrays to places of the same shapes, large ones in parts, by all cores."""
+    parts = list[tuple[OnnxArray, OnnxArray]]()
+    for place, array in zip(places, arrays, strict=True):
+        count = min(len(array), array.nbytes // PART) if array.ndim else 0
+        split = count >= 2
+        parts += zip(
+            np.array_split(place, count) if split else [place],
+            np.array_split(array, count) if split else [array],
+            strict=True,
+        )
+    if len(parts) < 2:
+        for place, array in parts:
+            _write(place, array)
+        return
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(_write, *zip(*parts, strict=True)))
 
 
 def _write(place: OnnxArray, array: OnnxArray) -> None:

@@ -29,7 +29,7 @@ from mcfuser.graph.load import load
 from mcfuser.graph.read import parse, read
 from mcfuser.graph.session import session
 from mcfuser.graph.tensors import array_over, tensor_over
-from mcfuser.graph.weights import ALIGNMENT, OnnxModel, aligned, aligned_copy
+from mcfuser.graph.weights import ALIGNMENT, OnnxModel, aligned, aligned_copy, side_by_side
 from tests.support.nets import Net
 from tests.support.paths import FIXTURES
 
@@ -387,6 +387,16 @@ def test_a_large_copy_is_rounded_as_numpy_rounds(rows: int) -> None:
         assert (made.view(np.uint16) == given.astype(np.float16).view(np.uint16)).all()
     assert (turned == given.T).all() and turned.flags.c_contiguous
     assert made.ctypes.data % ALIGNMENT == turned.ctypes.data % ALIGNMENT == 0
+
+
+@pytest.mark.parametrize("rows", [1, 5, 4096])
+def test_matrices_side_by_side(rows: int) -> None:
+    random = np.random.default_rng(0)
+    given = [random.standard_normal((rows, n), np.float32) for n in (1024, 2048, 3)]
+    given.append(np.asfortranarray(given[0]))
+    made = side_by_side(given)
+    assert (made == np.concatenate(given, axis=1)).all() and made.flags.c_contiguous
+    assert made.ctypes.data % ALIGNMENT == 0
 
 
 def test_an_aligned_array_is_shared_and_any_other_copied_once() -> None:

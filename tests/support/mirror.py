@@ -37,7 +37,7 @@ THROUGH: dict[str, str] = {
     "lowering/test_deferred.py": "lowering/uses",
     "codegen/test_record.py": "codegen/tensorir/record codegen/triton/record",
     # models as a whole are imported, cut, compiled and run
-    "graph/test_partition.py": "graph/idiom graph/leftover graph/regions graph/selection",
+    "graph/test_partition.py": "graph/leftover graph/regions graph/selection",
     "graph/rewrite/test_loop.py": "graph/rewrite/inner",
     "graph/test_lift.py": """
         graph/attempt graph/condition graph/draft graph/multiply graph/reduce""",
