@@ -28,6 +28,18 @@ def bias_gelu(body: NodeBody) -> list[str | None]:
     return [erf_gelu(body, body.op("Add", *body.reads(2)))]
 
 
+def bias_split_gelu(body: NodeBody) -> list[str | None]:
+    """com.microsoft's BiasSplitGelu: of a sum, one half times the Gelu of the other."""
+    total = body.op("Add", *body.reads(2))
+    left, right = body.split(total, len(body.shape(total)) - 1, 2)
+    return [body.op("Mul", left, erf_gelu(body, right))]
+
+
+def bias_add(body: NodeBody) -> list[str | None]:
+    """com.microsoft's BiasAdd: the sum of x, a row, and another value."""
+    return [body.op("Add", body.op("Add", *body.reads(2)), body.read(2))]
+
+
 def fast_gelu(body: NodeBody) -> list[str | None]:
     """com.microsoft's FastGelu: Gelu by tanh, of x or of a sum."""
     x = body.read(0)

@@ -1,4 +1,4 @@
-"""com.microsoft's Attention and MultiHeadAttention."""
+"""com.microsoft's Attention, QAttention and MultiHeadAttention."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from mcfuser.graph.rewrite.body import NodeBody
+from mcfuser.graph.rewrite.quantized import real
 from mcfuser.graph.rewrite.scores import (
     Heads,
     Masking,
@@ -21,6 +22,7 @@ from mcfuser.graph.rewrite.scores import (
 
 _FILTER = -10000.0
 """What is added to scores that a mask forbids, where the node does not say it."""
+_ONE_BUFFER = "its cache is one buffer ('past_present_share_buffer')"
 
 
 def packed_attention(body: NodeBody) -> list[str | None]:
@@ -28,14 +30,29 @@ def packed_attention(body: NodeBody) -> list[str | None]:
 
     The cache, past and present, is one value: [2, batch, heads, positions, depth].
     """
+    if body.has(6):
+        raise body.refusal(_ONE_BUFFER)
+    return _self_attention(body, body.op("MatMul", *body.reads(2)), mask=3, past=4, bias=5)
+
+
+def quantized_attention(body: NodeBody) -> list[str | None]:
+    """QAttention: Attention of quantized inputs by quantized weights."""
+    x, weights = real(body, 0, 3, 6, axis=-2), real(body, 1, 4, 7, axis=-1)
+    return _self_attention(body, body.op("MatMul", x, weights), mask=5, past=8, bias=None)
+
+
+def _self_attention(
+    body: NodeBody, whole: str, mask: int, past: int, bias: int | None
+) -> list[str | None]:
+    """Attention after the product that gives queries, keys and values, [batch, positions, their
+    widths]; with the positions of its inputs: the mask, the cache, the bias of its scores."""
     if body.attribute("do_rotary", 0):
         raise body.refusal("it rotates queries and keys ('do_rotary')")
-    if body.attribute("past_present_share_buffer", 0) or body.has(6):
-        raise body.refusal("its cache is one buffer ('past_present_share_buffer')")
+    if body.attribute("past_present_share_buffer", 0):
+        raise body.refusal(_ONE_BUFFER)
     heads = body.attribute("num_heads", 0)
-    whole = body.op("MatMul", *body.reads(2))
-    if (bias := body.input(2)) is not None:
-        whole = body.op("Add", whole, bias)
+    if (row := body.input(2)) is not None:
+        whole = body.op("Add", whole, row)
     third = body.shape(whole)[2] // 3
     widths = body.attribute("qkv_hidden_sizes", None) or [third] * 3
     ends = np.cumsum([0, *widths]).tolist()
@@ -44,13 +61,13 @@ def packed_attention(body: NodeBody) -> list[str | None]:
     else:
         parts = [body.slice(whole, 2, a, b) for a, b in pairwise(ends)]
     query, key, value = (split_heads(body, p, heads) for p in parts)
-    past = 0
-    if (cache := body.input(4)) is not None:
-        _, batch, _, past, depth = body.shape(cache, 5)
-        old = (body.reshape(p, batch, heads, past, depth) for p in body.split(cache, 0, 2))
+    before = 0
+    if (cache := body.input(past)) is not None:
+        _, batch, _, before, depth = body.shape(cache, 5)
+        old = (body.reshape(p, batch, heads, before, depth) for p in body.split(cache, 0, 2))
         key, value = (body.concat(2, o, new) for o, new in zip(old, (key, value), strict=True))
     found = Heads(query, key, value)
-    mixed = joined_heads(body, attention(body, found, _masking(body, found, past, 3, 5)))
+    mixed = joined_heads(body, attention(body, found, _masking(body, found, before, mask, bias)))
     if not body.wants(1):
         return [mixed]
     both = (body.reshape(x, 1, *body.shape(x)) for x in (key, value))
@@ -106,15 +123,15 @@ def _unpacked(body: NodeBody, x: str, parts: int) -> Sequence[str]:
     return [body.reshape(p, batch, positions, heads * depth) for p in apart]
 
 
-def _masking(body: NodeBody, heads: Heads, past: int, mask: int, bias: int) -> Masking:
-    """The masks of the inputs at positions `mask` and `bias`; of each row, later columns too where
-    the node is unidirectional."""
+def _masking(body: NodeBody, heads: Heads, past: int, mask: int, bias: int | None) -> Masking:
+    """The masks of the inputs at positions `mask` and `bias`, if a node has such a one; of each
+    row, later columns too where the node is unidirectional."""
     _, _, rows, depth = body.shape(heads.query, 4)
     columns = body.shape(heads.key)[2]
     biases = []
     if (given := body.input(mask)) is not None:
         biases.append(_padding(body, given, heads, past))
-    if (given := body.input(bias)) is not None:
+    if bias is not None and (given := body.input(bias)) is not None:
         biases.append(given)
     causal = bool(body.attribute("unidirectional", 0))
     return Masking(

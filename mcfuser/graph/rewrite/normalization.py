@@ -81,12 +81,22 @@ def embedding(body: NodeBody) -> list[str | None]:
 def grouped(body: NodeBody) -> list[str | None]:
     """ONNX's GroupNormalization: over groups of channels; a scale and shift of each channel."""
     x, scale, shift = body.reads(3)
-    groups, (batch, channels, *inner) = body.attribute("num_groups", 0), body.shape(x)
+    small = body.attribute("epsilon", _SQUARES)
+    return [over_groups(body, x, scale, shift, body.attribute("num_groups", 0), small)]
+
+
+def over_groups(body: NodeBody, x: str, scale: str, shift: str, groups: int, small: float) -> str:
+    """The norm of a picture [batch, channels, ..] over groups of channels, with a scale and a shift
+    of each channel, which may be of another type."""
+    batch, channels, *inner = body.shape(x)
     apart = body.reshape(x, batch, groups, -1)
-    y, *_ = _normal(body, apart, None, None, [2], body.attribute("epsilon", _SQUARES))
+    y, *_ = _normal(body, apart, None, None, [2], small)
     rows = body.reshape(y, batch, channels, *inner)
-    scale, shift = (body.reshape(w, 1, channels, *(1 for _ in inner)) for w in (scale, shift))
-    return [body.op("Add", body.op("Mul", rows, scale), shift)]
+    scale, shift = (
+        body.cast(body.reshape(w, 1, channels, *(1 for _ in inner)), body.dtype(x))
+        for w in (scale, shift)
+    )
+    return body.op("Add", body.op("Mul", rows, scale), shift)
 
 
 def by_norm(body: NodeBody) -> list[str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import ml_dtypes
@@ -42,6 +43,20 @@ def test_activations_of_a_sum(kind: str, dtype: type) -> None:
     if kind == "BiasGelu" and dtype is np.float16:
         pytest.skip("onnxruntime has it in float32 alone")
     checked(kind, drawn(2, 3, 16, dtype=dtype), drawn(16, dtype=dtype))
+
+
+def test_a_gate_by_gelu_that_onnxruntime_has_on_gpus_alone() -> None:
+    given = {"x": drawn(2, 3, 16), "b": drawn(16)}
+    left, right = np.split((given["x"] + given["b"]).astype(np.float64), 2, axis=-1)
+    erf = np.vectorize(math.erf)(right / math.sqrt(2))
+    model = one_node("BiasSplitGelu", ["x", "b"], 1, given, domain="com.microsoft")
+    agree(model, given, 1e-5, [(left * right * (1 + erf) / 2).astype(np.float32)])
+
+
+def test_a_sum_of_three_that_onnxruntime_has_on_gpus_alone() -> None:
+    given = {"x": drawn(2, 3, 16), "b": drawn(16), "skip": drawn(2, 3, 16)}
+    model = one_node("BiasAdd", [*given], 1, given, domain="com.microsoft")
+    agree(model, given, 1e-6, [given["x"] + given["b"] + given["skip"]])
 
 
 def test_a_quick_gelu_has_a_factor() -> None:

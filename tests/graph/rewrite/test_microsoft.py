@@ -77,6 +77,30 @@ def test_packed_with_a_cache(causal: int) -> None:
     checked(packed(given, 2, unidirectional=causal), given, 3)
 
 
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("given", [{}, {"mask": ONES}, {"past": None}])
+def test_quantized(given: dict[str, np.ndarray | None], columns: bool) -> None:
+    """As onnxruntime quantizes what its optimizer has fused."""
+    weights = {
+        "w": RANDOM.integers(-90, 90, (16, 3 * WIDTH)).astype(np.int8), "b": drawn(3 * WIDTH),
+        "scale": np.float32(0.02),
+        "scales": RANDOM.uniform(0.01, 0.02, 3 * WIDTH if columns else ()).astype(np.float32),
+        "zero": np.uint8(7), "zeros": np.int8(0),
+    }  # fmt: skip
+    x = RANDOM.integers(0, 100, (BATCH, 6, 16)).astype(np.uint8)
+    inputs = {"x": x} | {n: v for n, v in given.items() if v is not None}
+    if "past" in given:
+        inputs["past"] = drawn(2, BATCH, HEADS, 4, DEPTH)
+    mask, past = (n if n in inputs else "" for n in ("mask", "past"))
+    slots = ["x", "w", "b", "scale", "scales", mask, "zero", "zeros", past]
+    model = one_node(
+        "QAttention", slots if past else slots[:-1], 1 + bool(past), inputs, weights, ORT,
+        dtypes=[np.float32] * (1 + bool(past)), num_heads=HEADS, unidirectional=int(bool(past)),
+    )  # fmt: skip
+    agree(model, inputs, 1e-4)
+    load(model.SerializeToString(), {})
+
+
 def apart(
     given: Mapping[str, np.ndarray], constants: Mapping[str, np.ndarray] | None = None,
     outputs: int = 1, **more: object,
