@@ -59,7 +59,8 @@ def quick_gelu(body: NodeBody) -> list[str | None]:
 
 
 def fused_product(body: NodeBody) -> list[str | None]:
-    """com.microsoft's FusedMatMul: a product of operands that may be transposed, times a number."""
+    """com.microsoft's FusedMatMul, or TransposeMatMul as it was called: a product of operands that
+    may be transposed, times a number."""
     operands = [
         _turned(body, x, body.attribute(f"transBatch{n}", 0), body.attribute(f"trans{n}", 0))
         for n, x in zip("AB", body.reads(2), strict=True)

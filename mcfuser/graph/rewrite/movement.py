@@ -1,11 +1,12 @@
-"""Operators that move elements to places that are known only as the model runs."""
+"""Operators that move elements: to places that are known only as the model runs, or as ONNX's own
+do that onnxruntime has twice."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto, defs, helper
 
 from mcfuser.graph.rewrite.body import NodeBody
 
@@ -125,3 +126,39 @@ def unit_matrix(body: NodeBody) -> list[str | None]:
     body.room(rows, columns)
     dtype = body.attribute("dtype", None) or body.dtype(x)
     return [body.const(np.eye(rows, columns, k=body.attribute("k", 0)), dtype)]
+
+
+_MODES = {"bilinear": "linear", "bicubic": "cubic"}
+"""Modes of GridSample, and their names since opset 20."""
+
+
+def as_onnx(body: NodeBody) -> list[str | None]:
+    """An operator of com.microsoft that ONNX has, too, with the same inputs and attributes. Raises
+    ModelError where the model's opset lacks it."""
+    kind = body.node.op_type
+    try:
+        since = defs.get_schema(kind, body.opset).since_version
+    except defs.SchemaError as error:
+        raise body.refusal(f"ONNX has no such operator in opset {body.opset}") from error
+    attributes = {a.name: body.attribute(a.name, None) for a in body.node.attribute}
+    if kind == "GridSample" and since >= 20 and (mode := attributes.get("mode")) is not None:
+        attributes["mode"] = _MODES.get(mode, mode)
+    return [body.op(kind, *body.node.input, **attributes)]
+
+
+def expanded(body: NodeBody) -> list[str | None]:
+    """com.microsoft's ExpandDims: one dimension of extent 1 more, at a constant place."""
+    x, place = body.reads(2)
+    axis = body.array(place)
+    if axis is None:
+        raise body.refusal(f"its axis '{place}' is no constant")
+    extents = list(body.shape(x))
+    extents.insert(int(axis.reshape(-1)[0]) % (len(extents) + 1), 1)
+    return [body.reshape(x, *extents)]
+
+
+def counted(body: NodeBody) -> list[str | None]:
+    """com.microsoft's Range: by steps of 1, if it has no others."""
+    first, limit = body.reads(2)
+    step = body.input(2)
+    return [body.op("Range", first, limit, body.like(1, first) if step is None else step)]

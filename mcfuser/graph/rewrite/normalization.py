@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from onnx import TensorProto
 
 from mcfuser.graph.rewrite.body import NodeBody
+from mcfuser.graph.rewrite.quantized import real, real_numbers
 
 _SQUARES = 1e-5
 """The addend of ONNX's normalizations where the node gives none."""
@@ -57,25 +58,46 @@ def embedding(body: NodeBody) -> list[str | None]:
 
     The second result is the number of ones in each row of the mask.
     """
+    total = _embedded(body, body.input(8), lambda _, rows: rows)
+    weights = body.input(5), body.input(6)
+    return [*_normal_rows(body, total, *weights), total]
+
+
+def quantized_embedding(body: NodeBody) -> list[str | None]:
+    """com.microsoft's QEmbedLayerNormalization: the same of tables that are quantized, each with
+    one scale and one zero point. What is gathered becomes real numbers, not the tables."""
+
+    def numbers(table: int, rows: str) -> str:
+        return real_numbers(body, rows, table + 6, table + 11)
+
+    total = _embedded(body, None, numbers)
+    scale, shift = (real(body, i, i + 6, i + 11, axis=-1) for i in (5, 6))
+    return list(_normal_rows(body, total, scale, shift))
+
+
+def _embedded(body: NodeBody, places: str | None, numbers: Callable[[int, str], str]) -> str:
+    """The sum of the rows of the tables of words, positions and segments (inputs 2, 3, 4), of which
+    `numbers` makes real ones; positions are `places`, or count."""
     ids = body.read(0)
-    batch, positions = body.shape(ids, 2)
-    tables = [body.op("Gather", body.read(2), ids, axis=0)]
-    if (where := body.input(8)) is not None:
-        tables.append(body.op("Gather", body.read(3), where, axis=0))
+    _, positions = body.shape(ids, 2)
+    total = numbers(2, body.op("Gather", body.read(2), ids, axis=0))
+    if places is not None:
+        rows = body.op("Gather", body.read(3), places, axis=0)
     else:
-        tables.append(body.slice(body.read(3), 0, 0, positions))
+        rows = body.slice(body.read(3), 0, 0, positions)
+    total = body.op("Add", total, numbers(3, rows))
     if (segments := body.input(1)) is not None:
-        tables.append(body.op("Gather", body.read(4), segments, axis=0))
-    total = tables[0]
-    for table in tables[1:]:
-        total = body.op("Add", total, table)
-    epsilon = body.attribute("epsilon", 1e-12)
-    y, *_ = _normal(body, total, body.input(5), body.input(6), [2], epsilon)
-    if (mask := body.input(7)) is None:
-        lengths = body.const([0] * batch, TensorProto.INT32)
-    else:
-        lengths = body.sum(mask, 1)
-    return [y, lengths, total]
+        rows = body.op("Gather", body.read(4), segments, axis=0)
+        total = body.op("Add", total, numbers(4, rows))
+    return total
+
+
+def _normal_rows(body: NodeBody, x: str, scale: str | None, shift: str | None) -> tuple[str, str]:
+    """The normalized rows of an embedding, and the number of ones in each row of the mask."""
+    y, *_ = _normal(body, x, scale, shift, [2], body.attribute("epsilon", 1e-12))
+    if (mask := body.input(7)) is not None:
+        return y, body.sum(mask, 1)
+    return y, body.const([0] * body.shape(x)[0], TensorProto.INT32)
 
 
 def grouped(body: NodeBody) -> list[str | None]:

@@ -43,15 +43,15 @@ def narrow_product(body: NodeBody) -> list[str | None]:
     if body.has(4):
         raise body.refusal("its blocks are permuted ('g_idx')")
     body.room(columns, blocks, block)
-    whole = _constant(body, 1).reshape(columns, blocks, -1)
-    scales = _constant(body, 2).reshape(columns, blocks, 1)
+    whole = constant_input(body, 1).reshape(columns, blocks, -1)
+    scales = constant_input(body, 2).reshape(columns, blocks, 1)
     zero = np.full((1, 1, 1), 1 << (bits - 1), np.float32)
     if body.has(3):
-        given = _constant(body, 3)
+        given = constant_input(body, 3)
         if given.dtype == np.uint8:
-            given = _unpacked(given.reshape(columns, -1), bits)[:, :blocks]
+            given = unpacked(given.reshape(columns, -1), bits)[:, :blocks]
         zero = given.reshape(columns, blocks, 1).astype(np.float32)
-    numbers = _unpacked(whole, bits)[..., :block]
+    numbers = unpacked(whole, bits)[..., :block]
     order = (1, 2, 0)
     made = BlockedWeights(
         numbers.transpose(order), scales.transpose(order), zero.transpose(order), bits
@@ -64,7 +64,7 @@ def narrow_product(body: NodeBody) -> list[str | None]:
     return [y if bias is None else body.op("Add", y, bias)]
 
 
-def _constant(body: NodeBody, position: int) -> OnnxArray:
+def constant_input(body: NodeBody, position: int) -> OnnxArray:
     """The elements of an input. Raises ModelError where it is no constant."""
     array = body.array(body.read(position))
     if array is None:
@@ -72,7 +72,7 @@ def _constant(body: NodeBody, position: int) -> OnnxArray:
     return array
 
 
-def _unpacked(x: OnnxArray, bits: int) -> OnnxArray:
+def unpacked(x: OnnxArray, bits: int) -> OnnxArray:
     """The numbers in bytes, the lowest bits first, along the last axis."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     numbers = (x.astype(np.uint8)[..., None] >> shifts) & np.uint8((1 << bits) - 1)
@@ -286,9 +286,13 @@ def renamed(body: NodeBody) -> list[str | None]:
 def real(body: NodeBody, x: int, scale: int, zero: int, axis: int) -> str:
     """The real numbers that the input at position `x` stands for; `axis` is that of a row of
     scales."""
-    name = body.read(x)
-    factor = _along(body, body.read(scale), len(body.shape(name)), axis)
-    shifted = _shifted(body, name, body.input(zero), axis)
+    return real_numbers(body, body.read(x), scale, zero, axis)
+
+
+def real_numbers(body: NodeBody, x: str, scale: int, zero: int, axis: int = -1) -> str:
+    """The same of a value x, with its scale and zero point in the inputs at these positions."""
+    factor = _along(body, body.read(scale), len(body.shape(x)), axis)
+    shifted = _shifted(body, x, body.input(zero), axis)
     return body.op("Mul", shifted, body.cast(factor, TensorProto.FLOAT))
 
 

@@ -131,3 +131,44 @@ def test_other_elements_are_put_one_by_one(
     model = net.model(net.op("ScatterElements", inputs[0], everywhere, inputs[1], axis=axis))
     rewrite(model)
     assert "ScatterElements" in [n.op_type for n in model.graph.node]
+
+
+RELAYED = {
+    "Trilu": ({"x": np.arange(20, dtype=np.float32).reshape(4, 5)}, {"k": np.asarray(1, np.int64)}),
+    "GatherND": (
+        {"x": np.arange(12, dtype=np.float32).reshape(3, 4)},
+        {"i": np.array([[0, 1], [2, 3]], np.int64)},
+    ),
+    "Pad": (
+        {"x": np.ones((2, 3), np.float32)},
+        {"p": np.array([1, 0, 0, 2], np.int64), "v": np.asarray([7], np.float32)},
+    ),
+    "GridSample": (
+        {"x": np.arange(32, dtype=np.float32).reshape(1, 2, 4, 4),
+         "g": np.linspace(-1, 1, 18, dtype=np.float32).reshape(1, 3, 3, 2)}, {},
+    ),
+    "ExpandDims": (
+        {"x": np.ones((2, 3), np.float32)}, {"a": np.asarray(-1, np.int32)},
+    ),
+    "Range": (
+        {}, {"a": np.asarray(2, np.float32), "b": np.asarray(9, np.float32)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("opset", [16, 20])
+@pytest.mark.parametrize("kind", RELAYED)
+def test_what_onnxruntime_has_twice(kind: str, opset: int) -> None:
+    given, weights = RELAYED[kind]
+    more = {"mode": "bilinear"} if kind == "GridSample" else {}
+    model = one_node(
+        kind, [*given, *weights], 1, given, weights, "com.microsoft", opset, [np.float32], **more
+    )
+    agree(model, given)
+
+
+def test_an_opset_may_lack_what_onnxruntime_has() -> None:
+    given = {"x": np.ones((4, 5), np.float32)}
+    model = one_node("Trilu", ["x"], 1, given, domain="com.microsoft", opset=13)
+    with pytest.raises(ModelError, match=r"'Trilu' of domain 'com.microsoft'.*opset 13"):
+        rewrite(model)

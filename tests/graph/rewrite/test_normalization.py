@@ -127,6 +127,32 @@ def test_embeddings_that_are_added_and_normalized(slots: str) -> None:
     agree(model, given)
 
 
+@pytest.mark.parametrize("segments", [True, False])
+@pytest.mark.parametrize("masked", [True, False])
+def test_quantized_embeddings(masked: bool, segments: bool) -> None:
+    """As onnxruntime quantizes what its optimizer has fused."""
+    width, ids = 12, np.array([[1, 4, 2], [0, 3, 3]], np.int32)
+    given = {"ids": ids} | ({"segments": ids % 2} if segments else {})
+    given |= {"mask": np.array([[1, 1, 0], [1, 1, 1]], np.int32)} if masked else {}
+    tables = {"word": (5, width), "place": (4, width), "segment": (2, width)}
+    tables |= {"gamma": (width,), "beta": (width,)}
+    weights: dict[str, np.ndarray] = {
+        n: RANDOM.integers(0, 255, shape).astype(np.uint8) for n, shape in tables.items()
+    }
+    weights |= {f"{n}_scale": np.float32(RANDOM.uniform(0.01, 0.02)) for n in tables}
+    weights |= {f"{n}_zero": np.uint8(RANDOM.integers(90, 150)) for n in tables}
+    order = ["ids", "segments" if segments else "", *tables, "mask" if masked else ""]
+    order += [f"{n}_{kind}" for kind in ("scale", "zero") for n in tables]
+    if not segments:
+        order = ["" if n.startswith("segment") else n for n in order]
+        weights = {n: w for n, w in weights.items() if not n.startswith("segment")}
+    model = one_node(
+        "QEmbedLayerNormalization", order, 2, given, weights, ORT, dtypes=[np.float32, np.int32],
+        epsilon=1e-5,
+    )  # fmt: skip
+    agree(model, given, 1e-4)
+
+
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("axis", [0, -1])
 def test_a_division_by_a_norm(p: int, axis: int) -> None:
