@@ -251,12 +251,30 @@ def _drop_overridable(proto: onnx.ModelProto) -> None:
     graph.input.extend(kept)
 
 
+_OTHERS = "nothing is known of that domain; export the model with standard ONNX operators"
+_EXTENSIONS = (
+    "it is one of onnxruntime-extensions, which read texts, pictures and sounds; give the model "
+    "without what is before and behind the network"
+)
+_DOMAINS = {
+    "com.microsoft.nchwc": (
+        "onnxruntime has saved the model as it runs on one kind of CPU (ORT_ENABLE_ALL); save it "
+        "with ORT_ENABLE_EXTENDED, or give the model that it was made of"
+    ),
+    "ai.onnx.contrib": _EXTENSIONS,
+    "com.microsoft.extensions": _EXTENSIONS,
+    "org.pytorch.aten": (
+        "torch has found no operator of ONNX's for it; export the model with a newer torch, or "
+        "without ONNX_FALLTHROUGH"
+    ),
+}
+"""What to do about operators of some domains."""
+
+
 def _check_operator(node: onnx.NodeProto, version: int, known: Collection[str]) -> None:
     if node.domain not in DOMAINS:
-        raise ModelError(
-            f"{described(node, version)} is not known: nothing is known of that domain; export the "
-            f"model with standard ONNX operators"
-        )
+        why = _DOMAINS.get(node.domain, _OTHERS)
+        raise ModelError(f"{described(node, version)} is not known: {why}")
     if operator_name(node.domain, node.op_type) in known:
         return
     if node.domain or not onnx.defs.has(node.op_type, version):

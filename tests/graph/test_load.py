@@ -157,9 +157,21 @@ def unknown_operator() -> bytes:
     return model([helper.make_node("Det", ["x"], ["y"], name="volume")]).SerializeToString()
 
 
+def of_domain(operator: str, domain: str) -> bytes:
+    node = helper.make_node(operator, ["x"], ["y"], name="sea", domain=domain)
+    return model([node], domains=[domain]).SerializeToString()
+
+
 def unknown_domain() -> bytes:
-    node = helper.make_node("Wave", ["x"], ["y"], name="sea", domain="org.ocean")
-    return model([node], domains=["org.ocean"]).SerializeToString()
+    return of_domain("Wave", "org.ocean")
+
+
+def saved_for_a_cpu() -> bytes:
+    return of_domain("Conv", "com.microsoft.nchwc")
+
+
+def with_a_tokenizer() -> bytes:
+    return of_domain("BertTokenizer", "ai.onnx.contrib")
 
 
 def external() -> bytes:
@@ -198,6 +210,8 @@ BAD: dict[str, tuple[Callable[[], bytes], Shapes, tuple[str, ...]]] = {
     "head only": (lambda: fixture("three_products")[:2], {}, ("not ONNX",)),
     "unknown operator": (unknown_operator, {}, ("'Det'", "'volume'")),
     "unknown domain": (unknown_domain, {}, ("'Wave'", "'sea'", "'org.ocean'")),
+    "saved for a cpu": (saved_for_a_cpu, {}, ("'Conv'", "nchwc'", "ORT_ENABLE_EXTENDED")),
+    "with a tokenizer": (with_a_tokenizer, {}, ("'BertTokenizer'", "onnxruntime-extensions")),
     "external data": (external, {}, ("'w'", "weights.bin")),
     "dynamic": (lambda: relu(("rows", 3)), {}, ("'rows'", "'x'", "--shape x=128x3")),
     "nameless dimension": (lambda: relu((2, None)), {}, ("dimension 1", "'x'", "--shape x=2x128")),
