@@ -17,7 +17,7 @@ THROUGH: dict[str, str] = {
         codegen/tensorir/source codegen/tensorir/iterations codegen/tensorir/writer""",
     "codegen/triton/test_function.py": """
         codegen/triton/compute codegen/triton/frame codegen/triton/loop codegen/triton/memory
-        codegen/triton/position codegen/triton/power codegen/triton/source
+        codegen/triton/pointers codegen/triton/position codegen/triton/power codegen/triton/source
         codegen/triton/statement codegen/triton/tile""",
     "codegen/cuda/test_together.py": "codegen/bindings",
     "tune/test_listers.py": "tune/lister",

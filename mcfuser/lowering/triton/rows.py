@@ -58,6 +58,8 @@ def row_of(
     every = [step for along in (*moves.values(), start) for step in along]
     if tensor.padding or not space or any(step.extents for step in every):
         return None
+    if any(a not in moves for a in space):
+        return None
     last, before = space[-1], space[-2:-1]
 
     def stride(a: str) -> int:

@@ -80,6 +80,10 @@ def test_products(a: tuple[int, ...], b: tuple[int, ...], attributes: dict[str, 
     checked("FusedMatMul", drawn(*a), drawn(*b), **attributes)
 
 
+def test_products_by_the_name_that_they_had() -> None:
+    checked("TransposeMatMul", drawn(5, 4), drawn(6, 5), transA=1, transB=1, alpha=0.5)
+
+
 @pytest.mark.parametrize(
     "attributes",
     [
