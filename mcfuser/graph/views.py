@@ -187,8 +187,11 @@ def _strided(
     units, offset = view_steps
     extents = shape(view.value)
     along = within(view.layout, sizes, extents)
+    start = [view.offset // u % e for u, e in zip(dense(extents), extents, strict=True)]
+    for first, axes, extent in zip(start, along, extents, strict=True):
+        if first + sum((sizes[a] - 1) * i for a, i in axes) >= extent:
+            return None  # it goes on in the next row, which need not lie behind this one
     layout = {a: i * units[d] for d, axes in enumerate(along) for a, i in axes if units[d]}
-    start = (view.offset // u % e for u, e in zip(dense(extents), extents, strict=True))
     return LaidOutValue(
         source, layout, offset + sum(c * u for c, u in zip(start, units, strict=True))
     )

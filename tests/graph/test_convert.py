@@ -113,10 +113,12 @@ COPIES: dict[str, Build] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("rows", [4, 12, 240])
 @pytest.mark.parametrize("case", COPIES)
-def test_copies_are_read_where_their_origin_is(case: str, tmp_path: Path) -> None:
+def test_copies_are_read_where_their_origin_is(case: str, rows: int, tmp_path: Path) -> None:
+    """Behind the last row of a copy is the first one of the next, which lies before it."""
     net = Net()
-    x = net.input("x", 2, 8, 12, 11)
+    x = net.input("x", 2, 8, rows, 11)
     model = net.model(net.op("Mul", COPIES[case](net, x), x))
     agreed(model, tmp_path)
     flow = dataflow(load(model.SerializeToString(), {}).module["main"])
