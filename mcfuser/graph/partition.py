@@ -48,9 +48,13 @@ from mcfuser.graph.selection import ChainMatch, Selection
 from mcfuser.graph.views import Unliftable
 
 _MOVES: tuple[ValueKind, ...] = ("elementwise", "view", "concatenation")
-_SMALLEST_MAP, _SMALLEST = 1 << 15, 1 << 8
-"""Elements of maps, and of what has reductions, below which they are left to TVM. A reduction that
-reads as many as the first, along the last dimension, is not: TVM adds such terms one by one."""
+_SMALLEST_MAP, _SMALLEST_HERE, _SMALLEST = 1 << 15, 1 << 10, 1 << 8
+"""Elements of maps, of maps on a CPU, and of what has reductions, below which they are left to TVM.
+Of small pictures whose neighbours have their channels last TVM computes 16,384 elements in 170 us.
+"""
+_MANY = 1 << 15
+"""A reduction that reads as many elements, along the last dimension, is not left to TVM, which adds
+such terms one by one."""
 _AXES = 7
 """The most axes of a region without a product that has several operators. Its loops can be nested
 in any order, and pools over windows of their own have no loop in common to gain from."""
@@ -259,11 +263,11 @@ class _Bound:
     computes: bool
     reduced: int
 
-    @property
-    def small(self) -> str | None:
+    def small(self, flow: Dataflow) -> str | None:
         """Why such a region is left to TVM, if it is."""
-        least = _SMALLEST if self.computes else _SMALLEST_MAP
-        if self.elements >= least or self.reduced >= _SMALLEST_MAP:
+        smallest_map = _SMALLEST_HERE if flow.copies else _SMALLEST_MAP
+        least = _SMALLEST if self.computes else smallest_map
+        if self.elements >= least or self.reduced >= _MANY:
             return None
         return f"too small to pay: {self.elements} elements, fewer than {least}"
 
@@ -310,8 +314,8 @@ def _reduced(flow: Dataflow, v: relax.Var) -> int:
 def _without_product(chosen: Selection, last: relax.Var, bound: _Bound) -> None:
     """Takes the values that only `last` is computed from, as many as one chain can have; `bound`
     is that of the region."""
-    if bound.small is not None:
-        chosen.reasons.setdefault(last, bound.small)
+    if (small := bound.small(chosen.flow)) is not None:
+        chosen.reasons.setdefault(last, small)
         return
     members = _with_bounds(chosen, last)
     try:
@@ -335,8 +339,9 @@ def _without_product(chosen: Selection, last: relax.Var, bound: _Bound) -> None:
         else:
             lifted, members = larger, grown
     found = _bound([_own(chosen.flow, v) for v in members])
-    if found.small is not None or _behind_each_other(chosen.flow, members):
-        reason = found.small or "it puts tensors behind each other in memory"
+    small = found.small(chosen.flow)
+    if small is not None or _behind_each_other(chosen.flow, members):
+        reason = small or "it puts tensors behind each other in memory"
         chosen.reasons.setdefault(last, reason)
         return
     saved = sum(2 * size(v) * BYTES.get(dtype(v), 4) for v in members[:-1])

@@ -21,7 +21,7 @@ CHANNELS = GROUPS * EACH
 @pytest.fixture(autouse=True)
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is too small for a chain."""
-    for name in ("_SMALLEST", "_SMALLEST_MAP"):
+    for name in ("_SMALLEST", "_SMALLEST_MAP", "_SMALLEST_HERE"):
         monkeypatch.setattr(f"mcfuser.graph.partition.{name}", 1)
 
 

@@ -207,6 +207,9 @@ def test_weights_of_a_bucket_are_integers_as_those_of_a_fixed_shape(
         model, {"x": (spans(2, 9), DEPTH)}, DEFAULTS, None, 1, lambda one: 1.0, integers=integers
     )
     (bucket,) = loaded.buckets
-    (match,) = partition(bucket.loaded.module, 1e12, 1e11, integers=integers).matches
+    parted = partition(bucket.loaded.module, 1e12, 1e11, integers=integers)
+    (only,) = parted.products
+    assert only.chain is not None
+    match = parted.matches[only.chain]
     assert (product in str(match.chain)) == integers
     assert (_weights(match.chain) == {dtype}) == integers

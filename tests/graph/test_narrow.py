@@ -112,9 +112,11 @@ def test_a_narrowed_block_has_the_chains_of_one_exported_in_float16(block: objec
     assert callable(block)
     model = block()
     exported, made = parted(halved(model)), parted(model, "float16")
-    for one, other in zip(exported.matches, made.matches, strict=True):
-        assert len(one.chain.operators) == len(other.chain.operators)
-        assert one.chain.axes == other.chain.axes
+    forms = [
+        sorted(str((m.chain.axes, len(m.chain.operators))) for m in found.matches)
+        for found in (exported, made)  # maps that read nothing of each other have no order
+    ]
+    assert forms[0] == forms[1]
     assert [p.dtype for p in made.products] == [p.dtype for p in exported.products]
     assert [p.chain for p in made.products] == [p.chain for p in exported.products]
 
