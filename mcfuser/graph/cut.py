@@ -8,16 +8,21 @@ computed of an element is computed there again, from the inputs at that position
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from tvm import relax
 
 from mcfuser.chain import dense
 from mcfuser.expr import Const, Expr, Index, Read, rewrite
-from mcfuser.graph.attempt import Attempt, ChainValue, along_of
+from mcfuser.graph.attempt import Attempt, ChainValue, along_of, input_tensor
 from mcfuser.graph.dataflow import shape
-from mcfuser.graph.draft import DraftInput
-from mcfuser.graph.views import AxisStrides, Straddle, Unliftable, parted_axis, sliced
+from mcfuser.graph.views import (
+    AxisStrides,
+    LaidOutValue,
+    Straddle,
+    Unliftable,
+    parted_axis,
+    sliced,
+)
 
 
 def cut(s: Attempt, value: relax.Call) -> ChainValue:
@@ -71,20 +76,7 @@ def _source(s: Attempt, name: str, at: Mapping[int, int]) -> str:
     source = s.draft.sources[name]
     if source.value in s.flow.channels_last or source.padding:
         raise Unliftable("a slice takes a part of what is padded, or of channels")
-    part = replace(
-        source,
-        layout={a: n for a, n in source.layout.items() if a not in at},
-        offset=source.offset + sum(n * at.get(a, 0) for a, n in source.layout.items()),
-        order=tuple(a for a in source.order if a not in at),
-    )
-    for known, other in s.draft.sources.items():
-        if _same(part, other):
-            return known
-    made = s.draft.fresh([name])
-    s.draft.sources[made] = part
-    return made
-
-
-def _same(one: DraftInput, two: DraftInput) -> bool:
-    """Whether two inputs have the same elements at the same positions."""
-    return one.value.same_as(two.value) and (one.layout, one.offset) == (two.layout, two.offset)
+    layout = {a: n for a, n in source.layout.items() if a not in at}
+    offset = source.offset + sum(n * at.get(a, 0) for a, n in source.layout.items())
+    order = tuple(a for a in source.order if a not in at)
+    return input_tensor(s, LaidOutValue(source.value, layout, offset), order, [name])

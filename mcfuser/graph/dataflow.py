@@ -25,6 +25,8 @@ ValueKind = Literal[
     "product", "view", "slice", "softmax", "norm", "reduction", "elementwise", "concatenation",
     "broadcast", "constant", "other",
 ]  # fmt: skip
+MOVING: tuple[ValueKind, ...] = ("view", "slice", "broadcast")
+"""What moves elements and computes nothing, and is followed where it is read."""
 # Views with the same elements in another order or shape: positions correspond one to one.
 BIJECTIVE = frozenset(
     f"relax.{name}" for name in ("reshape", "flatten", "expand_dims", "squeeze", "permute_dims")

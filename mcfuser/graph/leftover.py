@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tvm import relax
 
-from mcfuser.graph.dataflow import FLOATS, RECURRENCE, Dataflow, dtype, extents
+from mcfuser.graph.dataflow import FLOATS, MOVING, RECURRENCE, Dataflow, dtype, extents
 from mcfuser.graph.selection import Selection
 
 NOT_COMPUTED = "not computed: the regions that need it read what it is made from"
@@ -46,6 +46,6 @@ def _never(flow: Dataflow, v: relax.Var) -> str | None:
 
 
 def _otherwise(flow: Dataflow, v: relax.Var) -> str:
-    if flow.kinds[v] in ("view", "slice", "broadcast"):
+    if flow.kinds[v] in MOVING:
         return "it moves elements and computes nothing, and no chain takes it in"
     return "no chain that ends with it can be written, and none takes it in"

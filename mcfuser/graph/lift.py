@@ -44,6 +44,7 @@ from mcfuser.graph.condition import MASKED
 from mcfuser.graph.cut import cut
 from mcfuser.graph.dataflow import (
     FLOATS,
+    MOVING,
     Dataflow,
     ValueKind,
     computed_from,
@@ -170,7 +171,7 @@ def _lift(
     s: Attempt, members: Sequence[relax.Var], name: str, stored: Mapping[relax.Var, str]
 ) -> Lifted:
     for v in members:
-        seen = _kind(s.flow, v) in ("view", "slice", "broadcast")
+        seen = _kind(s.flow, v) in MOVING
         if seen and s.flow.values[v].args[0] not in s.values:
             continue  # a view of what is read is followed where it is read
         s.values[v] = made = _value(s, v)
@@ -220,7 +221,7 @@ def _depth_last(done: Finished) -> Finished:
 
 def _value(s: Attempt, v: relax.Var) -> ChainValue:
     value, found = s.flow.values[v], _kind(s.flow, v)
-    if found not in ("view", "slice", "broadcast", "elementwise"):
+    if found not in (*MOVING, "elementwise"):
         _check_whole(s, value)
     match found:
         case "product" if value.op.name == "relax.matmul":

@@ -13,6 +13,7 @@ from tvm import relax
 
 from mcfuser.chain import BYTES
 from mcfuser.graph.dataflow import (
+    MOVING,
     Dataflow,
     ValueKind,
     computed_from,
@@ -26,8 +27,7 @@ from mcfuser.graph.selection import Selection
 EPILOGUE: tuple[ValueKind, ...] = ("elementwise", "view")
 BETWEEN: tuple[ValueKind, ...] = ("elementwise", "view", "softmax")
 ROWS: tuple[ValueKind, ...] = ("elementwise", "softmax", "norm", "reduction", "concatenation")
-"""What a region without a product is made of, besides MOVES."""
-MOVES: tuple[ValueKind, ...] = ("view", "slice")
+"""What a region without a product is made of, besides what moves elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def next_producer(
     It is None where there is none. Those that were `refused` are left out. What is broadcast may
     join only with `broadcasts`."""
     inside, found = set(members), list[relax.Var]()
-    kinds = (*ROWS, *MOVES, "broadcast") if broadcasts else (*ROWS, *MOVES)
+    kinds = (*ROWS, *MOVING) if broadcasts else (*ROWS, "view", "slice")
     for member in members:
         for v in sources(chosen.flow.values[member]):
             if v in inside or v in refused or v in chosen.closed or v in chosen.flow.steps:

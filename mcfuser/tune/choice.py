@@ -114,11 +114,19 @@ def _least_spilling(
     is right."""
     for candidate in sorted(spilling, key=lambda c: int(spilling[c].resources["spills"])):
         kernel = spilling[candidate]
-        if worker.backend.unfit(kernel, worker.device, measured=True) is None:
-            plan, tiles = candidates.plan(candidate)
-            if disproof(worker.tiled(chain), plan, tiles, shifts, SEED) is None:
-                return candidate, kernel
+        why = worker.backend.unfit(kernel, worker.device, measured=True)
+        why = _wrong(chain, candidates, worker, candidate, shifts) if why is None else why
+        if why is None:
+            return candidate, kernel
     return None
+
+
+def _wrong(
+    chain: Chain, candidates: Candidates, worker: Worker, candidate: Candidate, shifts: bool
+) -> str | None:
+    """Why a candidate's schedule is wrong on a small chain; None where it is right."""
+    plan, tiles = candidates.plan(candidate)
+    return disproof(worker.tiled(chain), plan, tiles, shifts, SEED)
 
 
 def _lighter(
@@ -183,8 +191,7 @@ def _made(
 
     @cache
     def wrong(candidate: Candidate) -> str | None:
-        plan, tiles = candidates.plan(candidate)
-        return disproof(worker.tiled(chain), plan, tiles, shifts, SEED)
+        return _wrong(chain, candidates, worker, candidate, shifts)
 
     first = next(iter(begun), None)
     if first is not None and not begun[first].done.done():

@@ -133,7 +133,10 @@ def fetch(frame: Frame, name: str, part: str, variable: str) -> list[str]:
     first level of cache: in a kernel that also runs the parts, other blocks have only just stored
     it."""
     space, tensor = frame.layout.space(name), frame.layout.workspace(name)
-    args = [f"{_place(frame, name)} + {part_offset(tensor, part)}", *mask_of(frame, space)]
+    args = [
+        f"{_place(frame, name)} + {part_offset(tensor, part)}",
+        *mask_of(frame, space, frame.masks(space)),
+    ]
     args += [_nothing(frame.dtype(name))] if len(args) > 1 else []
     return call(
         frame.depth, f"{variable} = {frame.dialect.word('load')}", [*args, 'cache_modifier=".cg"']

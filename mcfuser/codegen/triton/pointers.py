@@ -34,7 +34,8 @@ def access(
     first = [part_offset(tensor, part)] if part is not None else []
     where = _sum(frame, address(frame.schedule.chain, tensor, indices), space, tensor.name, lines)
     pointer = _added([frame.pointer(tensor.name), *first, *where.numbers, *where.vectors])
-    return [pointer, *mask_of(frame, space, _inside(frame, tensor, indices, space, lines))]
+    inside = _inside(frame, tensor, indices, space, lines)
+    return [pointer, *mask_of(frame, space, [*frame.masks(space), *inside])]
 
 
 def as_matrix(frame: Frame, s: Load, groups: MatrixAxes, lines: list[str]) -> list[str]:
@@ -61,11 +62,7 @@ def as_matrix(frame: Frame, s: Load, groups: MatrixAxes, lines: list[str]) -> li
             named = frame.part(f"{tensor.name}_{d}_in", _flat(frame, inside, g), lines)
             inside = TileValue(named, (d,), "bool")
         masks += [inside] if inside is not None else []
-    pointers = _added([frame.pointer(tensor.name), *terms])
-    mask = both(frame.dialect, masks, dimensions)
-    if mask is None:
-        return [pointers]
-    return [pointers, f"mask={aligned(frame.dialect, mask, dimensions).text}"]
+    return [_added([frame.pointer(tensor.name), *terms]), *mask_of(frame, dimensions, masks)]
 
 
 def _vector_of(
@@ -102,11 +99,8 @@ def as_row(
     first = _sum(frame, (numbers, (Step(known),)), (), tensor.name, lines).numbers
     terms = [_along(frame, a, moves[a], dimensions, tensor.name, lines) for a in others]
     terms.append(aligned(frame.dialect, _lanes(frame, row, dimensions[-1]), dimensions).text)
-    mask = both(frame.dialect, frame.masks(others), dimensions)
     pointers = _added([frame.pointer(tensor.name), *first, *terms])
-    if mask is None:
-        return [pointers]
-    return [pointers, f"mask={aligned(frame.dialect, mask, dimensions).text}"]
+    return [pointers, *mask_of(frame, dimensions, frame.masks(others))]
 
 
 def _lanes(frame: Frame, row: TileRow, name: str) -> TileValue:
@@ -202,10 +196,9 @@ def _added(terms: Sequence[str]) -> str:
     return " + ".join(terms).replace("+ -", "- ")
 
 
-def mask_of(frame: Frame, space: tuple[str, ...], inside: Sequence[TileValue] = ()) -> list[str]:
-    """The argument that says which elements of a tile are inside the axes, and on what other
-    conditions, where not all of them are."""
-    mask = both(frame.dialect, [*frame.masks(space), *inside], space)
+def mask_of(frame: Frame, space: tuple[str, ...], masks: Sequence[TileValue]) -> list[str]:
+    """The argument that says which elements of a tile are inside, where not all of them are."""
+    mask = both(frame.dialect, masks, space)
     return [f"mask={aligned(frame.dialect, mask, space).text}"] if mask is not None else []
 
 

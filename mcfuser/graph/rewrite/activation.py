@@ -87,10 +87,8 @@ def fused_gemm(body: NodeBody) -> list[str | None]:
 
 def fused_convolution(body: NodeBody) -> list[str | None]:
     """com.microsoft's FusedConv: a convolution, a sum, and an activation."""
-    names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
-    kept = {n: v for n in names if (v := body.attribute(n, None)) is not None}
     operands = [*body.reads(2), *filter(None, [body.input(2)])]
-    y = body.op("Conv", *operands, **kept)
+    y = body.op("Conv", *operands, **body.window())
     if (other := body.input(3)) is not None:
         y = body.op("Add", y, other)
     return [_activated(body, y)]

@@ -106,6 +106,18 @@ class NodeBody:
         """The elements of a constant; None where the value is not known before the model runs."""
         return self.known.array(name) if name is not None else None
 
+    def elements(self, position: int) -> OnnxArray:
+        """The elements of an input that is a constant. Raises ModelError where it is none."""
+        found = self.array(self.read(position))
+        if found is None:
+            raise self.refusal(f"its input '{self.read(position)}' is no constant")
+        return found
+
+    def window(self) -> dict[str, Any]:
+        """The attributes of a convolution that the node has."""
+        names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+        return {n: v for n in names if (v := self.attribute(n, None)) is not None}
+
     def items(self, position: int) -> Sequence[str]:
         """The tensors of an input that is a sequence. Raises ModelError where that is not
         known."""

@@ -148,12 +148,9 @@ def as_onnx(body: NodeBody) -> list[str | None]:
 
 def expanded(body: NodeBody) -> list[str | None]:
     """com.microsoft's ExpandDims: one dimension of extent 1 more, at a constant place."""
-    x, place = body.reads(2)
-    axis = body.array(place)
-    if axis is None:
-        raise body.refusal(f"its axis '{place}' is no constant")
+    x = body.read(0)
     extents = list(body.shape(x))
-    extents.insert(int(axis.reshape(-1)[0]) % (len(extents) + 1), 1)
+    extents.insert(int(body.elements(1).reshape(-1)[0]) % (len(extents) + 1), 1)
     return [body.reshape(x, *extents)]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from onnx import TensorProto
 
 from mcfuser.graph.rewrite.body import NodeBody
-from mcfuser.graph.rewrite.quantized import constant_input, unpacked
+from mcfuser.graph.rewrite.quantized import unpacked
 
 _THIRDS = (0.0, 0.005208333333, 2 / 3, 1.0, 1 / 3, 0.5, 1 / 6, 0.25)
 _CODES = {
@@ -30,8 +30,8 @@ def coded_product(body: NodeBody) -> list[str | None]:
     x, depth, columns = body.read(0), body.attribute("K", 0), body.attribute("N", 0)
     block, kind = body.attribute("block_size", 0), ("FP4", "NF4")[body.attribute("quant_type", 1)]
     body.room(columns, depth)
-    octets = constant_input(body, 1).reshape(-1).astype(np.uint8)
-    most = constant_input(body, 2).reshape(-1)
+    octets = body.elements(1).reshape(-1).astype(np.uint8)
+    most = body.elements(2).reshape(-1)
     codes = np.stack([octets >> 4, octets & 15], axis=1).reshape(-1)[: columns * depth]
     largest = np.repeat(most.astype(np.float32), block)[: columns * depth]
     weights = (_CODES[kind][codes] * largest).reshape(columns, depth)
@@ -45,7 +45,7 @@ def gathered(body: NodeBody) -> list[str | None]:
     last dimension has a scale and a zero point. The table stays as small as it is: what is gathered
     becomes real numbers."""
     table, ids, scales = body.reads(3)
-    whole, block = constant_input(body, 0), body.attribute("block_size", 128)
+    whole, block = body.elements(0), body.attribute("block_size", 128)
     rank = whole.ndim
     axis = body.attribute("gather_axis", 0) % rank
     along = body.attribute("quantize_axis", 1) % rank
@@ -60,7 +60,7 @@ def gathered(body: NodeBody) -> list[str | None]:
     extents = body.shape(factors)
     numbers = _numbers(body, body.op("Gather", table, ids, axis=axis), bits)
     if body.has(3):
-        zeros = constant_input(body, 3)
+        zeros = body.elements(3)
         if zeros.dtype == np.uint8:
             zeros = unpacked(zeros, bits)[..., : body.shape(scales)[-1]]
         held = body.const(zeros.astype(np.float32), TensorProto.FLOAT)

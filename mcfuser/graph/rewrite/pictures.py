@@ -6,17 +6,12 @@ from __future__ import annotations
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.rewrite.normalization import over_groups
 
-_LEFT_OUT = ("activation", "activation_params", "channels_last")
-
 
 def convolution(body: NodeBody) -> list[str | None]:
     """NhwcConv: pictures [batch, *places, channels], weights [channels, *window, channels]."""
-    attributes = {
-        a.name: body.attribute(a.name, None) for a in body.node.attribute if a.name not in _LEFT_OUT
-    }
     x, weights = (_first(body, v) for v in body.reads(2))
     bias = [row] if (row := body.input(2)) is not None else []
-    return [_last(body, body.op("Conv", x, weights, *bias, **attributes))]
+    return [_last(body, body.op("Conv", x, weights, *bias, **body.window()))]
 
 
 def group_norm(body: NodeBody) -> list[str | None]:

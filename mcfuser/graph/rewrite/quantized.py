@@ -43,11 +43,11 @@ def narrow_product(body: NodeBody) -> list[str | None]:
     if body.has(4):
         raise body.refusal("its blocks are permuted ('g_idx')")
     body.room(columns, blocks, block)
-    whole = constant_input(body, 1).reshape(columns, blocks, -1)
-    scales = constant_input(body, 2).reshape(columns, blocks, 1)
+    whole = body.elements(1).reshape(columns, blocks, -1)
+    scales = body.elements(2).reshape(columns, blocks, 1)
     zero = np.full((1, 1, 1), 1 << (bits - 1), np.float32)
     if body.has(3):
-        given = constant_input(body, 3)
+        given = body.elements(3)
         if given.dtype == np.uint8:
             given = unpacked(given.reshape(columns, -1), bits)[:, :blocks]
         zero = given.reshape(columns, blocks, 1).astype(np.float32)
@@ -62,14 +62,6 @@ def narrow_product(body: NodeBody) -> list[str | None]:
     y = body.op("MatMul", x, weights)
     bias = body.input(5)
     return [y if bias is None else body.op("Add", y, bias)]
-
-
-def constant_input(body: NodeBody, position: int) -> OnnxArray:
-    """The elements of an input. Raises ModelError where it is no constant."""
-    array = body.array(body.read(position))
-    if array is None:
-        raise body.refusal(f"its input '{body.read(position)}' is no constant")
-    return array
 
 
 def unpacked(x: OnnxArray, bits: int) -> OnnxArray:
@@ -203,7 +195,7 @@ def convolution(body: NodeBody) -> list[str | None]:
     if (bias := body.input(8)) is not None:
         scale = body.op("Mul", body.read(1), body.read(4))
         operands.append(body.op("Mul", body.cast(bias, TensorProto.FLOAT), scale))
-    return [quantized(body, body.op("Conv", *operands, **_window(body)), 6, 7, axis=1)]
+    return [quantized(body, body.op("Conv", *operands, **body.window()), 6, 7, axis=1)]
 
 
 def integer_product(body: NodeBody) -> list[str | None]:
@@ -217,7 +209,7 @@ def integer_convolution(body: NodeBody) -> list[str | None]:
     """ONNX's ConvInteger; its sums are exact up to 2^24."""
     x = _shifted(body, body.read(0), body.input(2), axis=-1)
     weights = _shifted(body, body.read(1), body.input(3), axis=0)
-    return [_whole(body, body.op("Conv", x, weights, **_window(body)))]
+    return [_whole(body, body.op("Conv", x, weights, **body.window()))]
 
 
 def _whole(body: NodeBody, y: str) -> str:
@@ -232,11 +224,6 @@ def cast(body: NodeBody) -> list[str | None] | None:
     if real_numbers is None or body.attribute("to", 0) != TensorProto.FLOAT:
         return None
     return [real_numbers]
-
-
-def _window(body: NodeBody) -> dict[str, object]:
-    names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
-    return {n: v for n in names if (v := body.attribute(n, None)) is not None}
 
 
 def elementwise(

@@ -63,7 +63,7 @@ def row_of(
     last, before = space[-1], space[-2:-1]
 
     def stride(a: str) -> int:
-        steps = moves.get(a, ())
+        steps = moves[a]
         return steps[0].number if len(steps) == 1 and steps[0].whole else 0
 
     if not whole(last):
