@@ -114,8 +114,8 @@ def launcher_text(
     shapes: Mapping[str, tuple[int, ...]],
     starts: Mapping[str, int] = NO_STARTS,
 ) -> str:
-    """The function's TVMScript. TVM allocates the workspace on the device that the tensors are on,
-    and takes it back when the function ends; the stream keeps what uses it next behind."""
+    """The function's TVMScript, which allocates the workspace until its callers pass it
+    (mcfuser.codegen.cuda.workspaces)."""
     if missing := [a for launch in source.launches for a in launch.extents]:
         raise Illegal(f"axis '{missing[0]}' has an extent that is known at run time only")
     inputs = source.parameters[: -source.written]

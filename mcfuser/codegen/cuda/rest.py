@@ -18,6 +18,7 @@ from mcfuser.codegen.cuda.beside import beside
 from mcfuser.codegen.cuda.places import SCHEDULED
 from mcfuser.codegen.cuda.reduced import combined, few_results, in_blocks
 from mcfuser.codegen.cuda.together import small_together
+from mcfuser.codegen.cuda.workspaces import workspaces_given
 from mcfuser.codegen.shapes import ordered_shapes
 
 VECTOR = 16
@@ -44,8 +45,8 @@ _CHOICE = tvm.ir.Op.get("prim.if_then_else")
 
 def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
     """TVM's pipeline for Relax modules on an NVIDIA GPU, with `beside` first, `in_vectors` and
-    schedules of reductions among its own, which are `tried`, `bools_one_by_one` and
-    `small_together` and `given_are_checked` after them, and `ordered_shapes` last."""
+    schedules of reductions among its own, which are `tried`, `bools_one_by_one`, `small_together`,
+    `workspaces_given` and `given_are_checked` after them, and `ordered_shapes` last."""
     *legalize, _ = cuda.legalize_passes(target)
     made = dlight.ScheduleRule.from_callable
     vectors, first = made("Vectors")(in_vectors), made("FewResults")(few_results)
@@ -54,7 +55,7 @@ def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
     return tvm.transform.Sequential([
         in_place, *cuda.library_dispatch_passes(target), *legalize,
         dlight.ApplyDefaultSchedule(vectors, *map(tried, rules), dlight.gpu.Fallback()),
-        bools_one_by_one(), small_together(), given_are_checked(),
+        bools_one_by_one(), small_together(), workspaces_given(), given_are_checked(),
         *cuda.dataflow_lower_passes(target), *cuda.finalize_passes(target),
         ordered_shapes,
     ])  # fmt: skip
