@@ -164,7 +164,8 @@ def compile_model(
             decisions = resume(run, matches, decisions)
         else:
             decisions = _as_locked(run, locked, matches)
-        missing = None if device.name == HOST else worker.refused(run.deadline)
+        at_hand = device.name == HOST or worker.opened
+        missing = None if at_hand else worker.refused(run.deadline)
     decided = [
         DecidedModel(device, backend, one, part, decisions, missing)
         for one, part in zip(loaded, parted, strict=True)

@@ -29,6 +29,7 @@ from mcfuser.graph.load import load
 from mcfuser.graph.partition import partition
 from mcfuser.lock import EntryPin, Lock, ModelPin, updated
 from mcfuser.measure.rounds import MARGIN
+from mcfuser.measure.worker import Worker
 from mcfuser.tune.locked import LockMiss
 from mcfuser.tune.progress import Listener, Note, Progress, unheard
 from mcfuser.tune.tuned import Cache, MemoryCache, Tuned, TuneOptions
@@ -91,6 +92,26 @@ def test_the_module_computes_the_model(name: str, tmp_path: Path) -> None:
         )
         assert fused or product["reason"]
         assert product["phi"] > 0
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_device_that_was_opened_is_at_hand_although_its_process_is_gone(
+    opened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel may break it, and then no time may be left to open it again: the module is compared
+    all the same."""
+
+    def refused(self: Worker, deadline: float = 0.0) -> str:
+        self.opened = opened
+        return "no time was left to open the device"
+
+    monkeypatch.setattr(Worker, "refused", refused)
+    n = Net(np.float16)
+    model = n.model(n.op("MatMul", n.input("x", 64, 64), n.weight(64, 64)))
+    done = compile_model(
+        model.SerializeToString(), device_named("nvidia/h200"), MemoryCache(), QUICK, {}
+    )
+    assert (done.decided.missing is None) == opened
 
 
 @pytest.mark.parametrize("device", ["cpu", "nvidia/h200"])

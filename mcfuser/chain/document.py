@@ -91,12 +91,24 @@ def _tensor_json(t: Tensor) -> dict[str, object]:
     if t.constant:
         out["constant"] = True
     if t.strides is not None:
-        out["strides"] = [digits(s, 0)[0].stride for s in t.strides]
+        out["strides"] = [_stride_json(s) for s in t.strides]
     if t.offset:
         out["offset"] = t.offset
     if t.padding:
         out["padding"] = [_padding_json(t, i) for i in range(len(t.padding))]
     return out
+
+
+def _stride_json(stride: Stride) -> object:
+    """A stride, or the extents and strides of several digits, each with the number of its padding
+    if it has one. The padding of a single one names the dimension."""
+    along = digits(stride, 0)
+    if len(along) == 1:
+        return along[0].stride
+    return [
+        [d.extent, d.stride] if d.padding is None else [d.extent, d.stride, d.padding]
+        for d in along
+    ]
 
 
 def _padding_json(t: Tensor, number: int) -> dict[str, object]:
@@ -186,6 +198,16 @@ def _extent(value: object) -> Extent:
     return value
 
 
+def _digit(name: str, given: object) -> list[object]:
+    """An extent and a stride, and the number of a padding if there is one."""
+    if isinstance(given, list) and len(given) in (2, 3):
+        return given
+    raise TypeError(
+        f"a stride of tensor '{name}' is a number, or a list of an extent and a stride each, not "
+        f"{_brief(given)}"
+    )
+
+
 def _tensor(name: str, value: Mapping[str, object], sizes: Mapping[str, Extent]) -> Tensor:
     """The tensor of a document, in a chain whose axes have these extents."""
     strides, constant = value.get("strides"), value.get("constant", False)
@@ -197,20 +219,20 @@ def _tensor(name: str, value: Mapping[str, object], sizes: Mapping[str, Extent])
     if moving and (strides is None or not {*moving} <= {*range(len(shape))}):
         raise TypeError(f"the padding of tensor '{name}' needs strides, and dimensions that it has")
 
-    def stride(i: int, number: int) -> Stride:
+    def stride(i: int, given: object) -> Stride:
+        if isinstance(given, list):
+            return tuple(Digit(*map(_whole, _digit(name, d))) for d in given)
         if i not in moving:
-            return number
+            return _whole(given)
         d = shape[i]
-        return (Digit(d if isinstance(d, int) else largest(sizes[d]), number, moving[i]),)
+        return (Digit(d if isinstance(d, int) else largest(sizes[d]), _whole(given), moving[i]),)
 
     return Tensor(
         name,
         shape,
         _word(value.get("dtype", "float32")),
         constant,
-        tuple(stride(i, _whole(s)) for i, s in enumerate(_list(strides)))
-        if strides is not None
-        else None,
+        tuple(stride(i, s) for i, s in enumerate(_list(strides))) if strides is not None else None,
         _whole(value.get("offset", 0)),
         tuple(
             Padding(_whole(p["extent"]), _whole(p["stride"]), _whole(p["before"]), _real(p))

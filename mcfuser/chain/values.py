@@ -339,6 +339,14 @@ def _check_tensor(chain: Chain, t: Tensor) -> None:
             f"tensor '{t.name}' has offset {t.offset} and strides {t.strides}; none may be "
             f"negative: an index may run backwards, as in A[{_first(chain, t) - 1} - m]"
         )
+    for d, s in zip(t.shape, t.strides or (), strict=False):
+        positions = d if isinstance(d, int) else largest(chain.extent(d))
+        counts = [positions] if isinstance(s, int) else [x.extent for x in s]
+        if min(counts, default=0) < 1 or math.prod(counts) != positions:
+            many = " x ".join(map(str, counts)) or "no"
+            raise ChainError(
+                f"tensor '{t.name}' has strides for {many} positions along one of {positions}"
+            )
     _check_padding(chain, t)
 
 

@@ -166,7 +166,9 @@ def _checked(runner: Runner, case: Case, built: Any) -> Measured | tuple[Bound, 
         error = case.worst(bound.outputs())
     except Exception as reason:  # whatever a device raises is this program's failure
         return runner.failed(reason)
-    return failure(error) if isinstance(error, str) else (bound, error)
+    if isinstance(error, str):
+        return Measured(None, None, error, wrong=True)
+    return bound, error
 
 
 def _timed(

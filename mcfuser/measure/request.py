@@ -89,7 +89,8 @@ class Measured:
 
     `times` are the seconds of every round, `conditions` the state of the device meanwhile.
     `unusable`: the program failed because of the device. `fatal`: the process that measures ends
-    with this answer, because the device cannot be used any more.
+    with this answer, because the device cannot be used any more. `wrong`: it ran, and computed
+    other numbers than the chain means.
     """
 
     seconds: float | None
@@ -99,6 +100,7 @@ class Measured:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     unusable: bool = False
     fatal: bool = False
+    wrong: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

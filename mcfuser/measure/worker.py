@@ -69,6 +69,8 @@ class Worker:
         )
         self._refused: str | None = None
         self._greeted = False
+        self.opened = False
+        """Whether a child has opened the device, even if that child is gone."""
 
     def __enter__(self) -> Worker:
         return self
@@ -111,6 +113,7 @@ class Worker:
             else:
                 self._refused = greeting["failed"]
             self._greeted = True
+            self.opened |= self._refused is None
         return self._refused
 
     def announce(

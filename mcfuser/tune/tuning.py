@@ -69,7 +69,8 @@ class Tuning:
                 best, results, unusable = search.run(), search.tried, search.unusable
             finally:
                 log.flush()
-        if best is None and (why is not None or unusable or self._late()):
+        wrong = any(r.wrong for r in results.values())  # then the model trusts no other one either
+        if best is None and not wrong and (why is not None or unusable or self._late()):
             best = self._choice(name, results)
         if best is None:
             raise self._none()

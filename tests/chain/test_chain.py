@@ -16,7 +16,10 @@ from mcfuser.chain import (
     Axis,
     Bounds,
     Chain,
+    Digit,
     Operator,
+    Padding,
+    Stride,
     Tensor,
     attention,
     batch_axes,
@@ -80,6 +83,27 @@ def test_a_chain_survives_its_json(c: Chain) -> None:
     again = from_json(json.loads(json.dumps(to_json(c))))
     assert again == c
     assert again.key == c.key
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(0, 3), st.booleans())
+def test_runs_of_rows_that_lie_apart_survive_it(
+    many: int, rows: int, apart: int, written: bool
+) -> None:
+    runs: Stride = (Digit(many, (rows + apart) * 5), Digit(rows, 5))
+    axes = (Axis("m", many * rows), Axis("n", 5))
+    laid = [Tensor(t, ("m", "n"), strides=(runs, 1) if (t == "Y") == written else None)
+            for t in "XY"]  # fmt: skip
+    c = Chain("c", axes, tuple(laid), (Operator("Y", ("m", "n"), read("X", "m", "n")),), ("Y",))
+    assert from_json(json.loads(json.dumps(to_json(c)))) == c
+
+
+def test_windows_of_several_digits_along_padding_survive_it() -> None:
+    windows: Stride = (Digit(2, 8, 0), Digit(3, 2, 0))
+    padded = Tensor("X", ("m",), strides=(windows,), offset=1, padding=(Padding(9, 2, 1, 0.5),))
+    c = Chain("c", (Axis("m", 6),), (padded, Tensor("Y", ("m",))),
+              (Operator("Y", ("m",), read("X", "m")),), ("Y",))  # fmt: skip
+    assert from_json(json.loads(json.dumps(to_json(c)))) == c
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
@@ -411,6 +435,26 @@ BAD = {
         "64 bits hold",
     ),
     "a minimum": (lines("C[m] = min[k] A[m, k]"), "reduces by min; write the maximum of what is"),
+    "runs of other rows": (
+        tensors(A={"shape": ["m", "k"], "strides": [[[2, 60], [3, 6]], 1]}),
+        "tensor 'A' has strides for 2 x 3 positions along one of 4",
+    ),
+    "runs of no rows": (
+        tensors(A={"shape": ["m", "k"], "strides": [[[-2, 60], [-2, 6]], 1]}),
+        "tensor 'A' has strides for -2 x -2 positions along one of 4",
+    ),
+    "runs along a padding that is none": (
+        tensors(A={"shape": ["m", "k"], "strides": [[[2, 60, 1], [2, 6, 1]], 1]}),
+        "tensor 'A' has 0 paddings, and dimensions along those with the numbers [1]",
+    ),
+    "a run without a stride": (
+        tensors(A={"shape": ["m", "k"], "strides": [[[2], [2, 6]], 1]}),
+        "a stride of tensor 'A' is a number, or a list of an extent and a stride each, not [2]",
+    ),
+    "rows in no runs": (
+        tensors(A={"shape": ["m", "k"], "strides": [[], 1]}),
+        "tensor 'A' has strides for no positions along one of 4",
+    ),
     "no axes": ({"axes": None}, "the chain document is not of the documented form: an object was"),
     "extent in words": (
         {"axes": {"m": "4"}},
@@ -467,6 +511,7 @@ def test_a_tensor_may_be_larger_than_what_is_read() -> None:
         {"axes": {"m": ["a", 4], "n": 5, "k": 6}},
         tensors(A={"shape": ["m", "k"], "offset": "far"}),
         tensors(A={"shape": ["m", "k"], "strides": ["a", 1]}),
+        tensors(A={"shape": ["m", "k"], "strides": [[[2, "a"], [2, 6]], 1]}),
     ],
 )
 def test_numbers_that_are_none_are_refused(change: dict[str, object]) -> None:

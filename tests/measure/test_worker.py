@@ -23,6 +23,7 @@ from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.measure.lease import lease
 from mcfuser.measure.request import COMPILED, Measured
 from mcfuser.measure.worker import Worker
+from mcfuser.process.child import NO_TIME
 from mcfuser.space.expression import bind, loop_axes, tilings
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
@@ -238,6 +239,17 @@ def test_after_a_fatal_answer_the_rest_is_asked_anew(
     found = worker.measure(CHAIN, [[kernel()]] * 3, 0)
     assert [f.failed for f in found] == ["the device is broken", None, None]
     assert asked == [3, 2]
+
+
+def test_a_device_that_was_opened_stays_so_when_its_process_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Worker(CPU, device_named("cpu"), limit=600.0) as one:
+        assert not one.opened and one.refused() is None and one.opened
+        one._child.stop()
+        monkeypatch.setattr(one._child, "greeting", lambda *_: NO_TIME)
+        assert one.refused() == "no time was left to open the device"
+        assert one.opened
 
 
 def test_past_the_deadline_nothing_starts(worker: Worker) -> None:

@@ -375,6 +375,29 @@ def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
     assert ended and right.measured is None
 
 
+@pytest.mark.parametrize("wrong", [True, False])
+def test_the_model_chooses_no_other_kernel_where_all_that_ran_were_wrong(wrong: bool) -> None:
+    """What they have in common may be what is wrong; of those that failed otherwise it is not."""
+
+    class Failing(Bench):
+        def measure(self, chain, programs, seed, together=False, **more) -> list[Measured]:
+            ended.append(len(programs))
+            return [Measured(None, None, "its error is 1", wrong=wrong) for _ in programs]
+
+    ended: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        over = property(lambda self: bool(ended))
+        patch.setattr(search_module.CandidateSearch, "late", over)
+        patch.setattr(tuning_module.Tuning, "_late", lambda self: bool(ended))
+        options = TuneOptions()
+        if wrong:
+            with pytest.raises(NoCandidate, match="its error is 1"):
+                tune(SMALL, CPU, MemoryCache(), options, worker=Failing(0))
+        else:
+            assert tune(SMALL, CPU, MemoryCache(), options, worker=Failing(0)).measured is None
+    assert ended
+
+
 class Foresighted(Away):
     """Records the names of the kernels that it begins ahead."""
 
