@@ -219,11 +219,12 @@ def aligned_copy(array: OnnxArray, dtype: np.dtype[Any] | None = None) -> OnnxAr
     return copy
 
 
-def side_by_side(matrices: Sequence[OnnxArray]) -> OnnxArray:
-    """The columns of matrices of one type as one dense matrix, whose data is aligned."""
-    columns = [m.shape[1] for m in matrices]
-    whole = _room((len(matrices[0]), sum(columns)), matrices[0].dtype)
-    _fill(np.split(whole, np.cumsum(columns)[:-1], axis=1), matrices)
+def side_by_side(matrices: Sequence[OnnxArray], axis: int = 1) -> OnnxArray:
+    """Matrices of one type joined along an axis as one dense matrix, whose data is aligned."""
+    extents, shape = [m.shape[axis] for m in matrices], list(matrices[0].shape)
+    shape[axis] = sum(extents)
+    whole = _room(shape, matrices[0].dtype)
+    _fill(np.split(whole, np.cumsum(extents)[:-1], axis=axis), matrices)
     return whole
 
 
