@@ -13,6 +13,7 @@ from tvm import relax, tirx
 from mcfuser.chain import Chain
 from mcfuser.errors import ChainError
 from mcfuser.graph.dataflow import dtype, shape, with_blocks
+from mcfuser.graph.joins import Joins, joins_of
 from mcfuser.graph.layout import (
     from_last,
     moved_as_stored,
@@ -67,14 +68,18 @@ def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IR
     calls = {r.match.bindings[-1]: r for r in replacements}
     installed = builder.get()
     main = installed["main"]
-    drop, moved = _dropped(main, replacements), _moved(main, replacements)
+    moved = _moved(main, replacements)
+    joins = joins_of(main, [r.match for r in replacements], moved)
+    drop = _dropped(main, replacements) | joins.views
     blocks, stored = [], dict[relax.Var, relax.Var]()
     for block in main.body.blocks:
         inside = isinstance(block, relax.DataflowBlock)
         bindings: list[relax.Binding] = []
         for binding in block.bindings:
             if binding.var in calls:
-                bindings += _bindings(calls[binding.var], names, inside, stored)
+                bindings += _bindings(calls[binding.var], names, inside, stored, joins)
+            elif binding.var in joins.wholes:
+                bindings.append(relax.VarBinding(binding.var, joins.arrays[binding.var]))
             elif binding.var not in drop:
                 bindings.append(binding)
                 if binding.var in moved:
@@ -153,9 +158,10 @@ def _bindings(
     names: Mapping[int, tvm.ir.GlobalVar],
     inside: bool,
     stored: dict[relax.Var, relax.Var],
+    joins: Joins,
 ) -> Iterator[relax.VarBinding]:
     """The bindings of a chain's values to what its kernels compute; `stored` has what holds values
-    with their channels last, so far."""
+    with their channels last, so far, and `joins` what holds concatenations."""
     match = replacement.match
     yield from _turned_arguments(match, stored)
     values: dict[str, relax.Expr] = {
@@ -170,6 +176,10 @@ def _bindings(
         ]
         arguments += [relax.const(array) for array in kernel.counters]
         types = [_type(match, kernel.chain, t) for t in kernel.chain.outputs]
+        if match.joined is not None and not match.outputs.keys().isdisjoint(kernel.chain.outputs):
+            yield from joins.written(match, names[id(kernel.func)], arguments, variable)
+            values |= match.outputs
+            continue
         call = relax.call_tir(names[id(kernel.func)], arguments, types)
         results = dict[str, relax.Var]()
         for t, kind in zip(kernel.chain.outputs, types, strict=True):

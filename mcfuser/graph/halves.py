@@ -24,6 +24,7 @@ from mcfuser.graph.dataflow import (
     shape,
 )
 from mcfuser.graph.matching import called, calls_rewritten, with_arguments
+from mcfuser.graph.views import cut_along
 
 _SLICE = "relax.strided_slice"
 
@@ -120,11 +121,5 @@ def _halves_meet(flow: Dataflow, row: relax.Var, made: WideProduct) -> bool:
 def _columns(value: relax.Expr, at: int) -> tuple[int, int] | None:
     """Where a slice begins and ends along a dimension; None if it is no slice, leaves elements out,
     or cuts along another one, too."""
-    if not isinstance(value, relax.Call) or value.op.name != _SLICE:
-        return None
-    axes, begins, _, *steps = ([int(x) for x in a.fields] for a in value.args[1:])
-    rank = len(shape(value))
-    if [a % rank for a in axes] != [at] or any(s != 1 for row in steps for s in row):
-        return None
-    begin = begins[0] if begins[0] >= 0 else max(0, begins[0] + shape(value.args[0])[at])
-    return begin, begin + shape(value)[at]
+    found = cut_along(value)
+    return found[1:] if found is not None and found[0] == at else None

@@ -50,6 +50,7 @@ from mcfuser.graph.siblings import combine_siblings
 from mcfuser.graph.sizes import check_sizes
 from mcfuser.graph.tensors import tensor_over
 from mcfuser.graph.weights import OnnxArray, OnnxModel, is_declared
+from mcfuser.graph.whole import joined_whole
 from mcfuser.graph.wire import ModelBytes
 
 # Operators that the importer handles outside its table of converters.
@@ -350,7 +351,12 @@ def _simplify(module: tvm.IRModule) -> tvm.IRModule:
     with refused("TVM cannot simplify the model"):
         module = relax.transform.CanonicalizeBindings()(with_constants(module))
         module = live(common_values(module))
-    return live(rewrite_idioms(module))
+    module = live(rewrite_idioms(module))
+    whole = joined_whole(module["main"])
+    if whole is module["main"]:
+        return module
+    module["main"] = whole
+    return live(common_values(module))
 
 
 def _input_port(value: onnx.ValueInfoProto) -> ModelPort:

@@ -28,6 +28,7 @@ from mcfuser.graph.dataflow import (
     size,
     sources,
 )
+from mcfuser.graph.joined import joined
 from mcfuser.graph.layout import layouts
 from mcfuser.graph.leftover import left_out
 from mcfuser.graph.lift import Lifted, lift
@@ -141,7 +142,7 @@ def partition(
     found, *others = (stored(last) for last in layouts(flow, last))
     for other in others:
         found = _cheaper(found, other, price, least, known)
-    return found
+    return replace(found, matches=joined(flow, found.matches))
 
 
 def _cheaper(

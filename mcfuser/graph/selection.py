@@ -16,6 +16,20 @@ from mcfuser.graph.lift import Lifted
 
 
 @dataclass(frozen=True, slots=True)
+class JoinedResult:
+    """Where a chain writes its only result: into the concatenation `whole`, of which it is what
+    lies from position `begin` to `end` along an axis, after `views` that the last one of is the
+    part. `key` is that of the chain whose result is an array of its own."""
+
+    whole: relax.Var
+    views: tuple[relax.Var, ...]
+    axis: int
+    begin: int
+    end: int
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ChainMatch:
     """A chain of a module, and the values of the module that it reads, replaces and computes.
 
@@ -24,7 +38,7 @@ class ChainMatch:
     inputs and outputs, and `channels_last` those of these that are stored so. `bindings` are the
     values that it replaces, the last one its output. `saved` is the number of bytes that need not
     be written and read back. `starts` are the elements of arguments before those where the chain's
-    arrays begin.
+    arrays begin. A result that is `joined` is written into a concatenation, whose shape it has.
     """
 
     chain: Chain
@@ -36,6 +50,7 @@ class ChainMatch:
     saved: int
     channels_last: frozenset[str] = frozenset()
     starts: Mapping[str, int] = field(default_factory=dict)
+    joined: JoinedResult | None = None
 
 
 def places(matches: Iterable[ChainMatch]) -> dict[str, list[ChainMatch]]:

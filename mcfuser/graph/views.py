@@ -222,6 +222,19 @@ def sliced(call: relax.Call) -> Steps | None:
     return units, offset
 
 
+def cut_along(value: relax.Expr) -> tuple[int, int, int] | None:
+    """The dimension along which a slice cuts, the first position there and the one behind the last;
+    None if it is no slice of one dimension, or leaves elements out between."""
+    if not isinstance(value, relax.Call) or value.op.name != "relax.strided_slice":
+        return None
+    axes, begins, _, *steps = ([int(x) for x in a.fields] for a in value.args[1:])
+    if len(axes) != 1 or any(s != 1 for row in steps for s in row):
+        return None
+    axis = axes[0] % len(shape(value))
+    begin = begins[0] if begins[0] >= 0 else max(0, begins[0] + shape(value.args[0])[axis])
+    return axis, begin, begin + shape(value)[axis]
+
+
 def _taken(call: relax.Call) -> Steps | None:
     index = array(call.args[1])
     if index is None or index.ndim or call.attrs.axis is None:

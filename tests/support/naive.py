@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from mcfuser.chain import LOWEST, NO_STARTS, Chain, Operator
+from mcfuser.chain import LOWEST, NO_STARTS, Chain, Operator, digits, strides_of
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read
 
 _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -116,10 +116,13 @@ def _element(chain: Chain, name: str, tensor: te.Tensor, at: Sequence[Any]) -> A
 def _laid_out(
     chain: Chain, name: str, tensor: te.Tensor, shapes: Mapping[str, tuple[int, ...]]
 ) -> te.Tensor:
-    """The output where it belongs: the element at a position is found by the strides."""
+    """The output where it belongs: the element at a position is found by the strides. What has
+    fewer elements than its array leaves the others as they are."""
     declared, extents = chain.tensor(name), chain.shape(name)
-    strides = declared.strides or _dense(extents)
     physical = shapes.get(name, extents)
+    if math.prod(extents) < math.prod(physical):
+        return _scattered(chain, name, tensor, physical)
+    strides = declared.strides or _dense(extents)
 
     def element(*at: Any) -> Any:
         position = sum(i * u for i, u in zip(at, _dense(physical), strict=True))
@@ -127,6 +130,28 @@ def _laid_out(
         return tensor[tuple(indices)].astype(declared.dtype)
 
     return te.compute(physical, element, name=f"{name}_out")
+
+
+def _scattered(chain: Chain, name: str, tensor: te.Tensor, physical: tuple[int, ...]) -> te.Tensor:
+    """The output in an array that has other elements, too."""
+    declared, extents = chain.tensor(name), chain.shape(name)
+
+    def body(ins: Any, outs: Any) -> Any:
+        at = [tirx.Var(f"i{d}", "int32") for d in range(len(extents))]
+        position: Any = declared.offset
+        for i, stride, extent in zip(at, strides_of(chain, name), extents, strict=True):
+            step = extent
+            for d in digits(stride, extent):
+                step //= d.extent
+                position = position + i // step % d.extent * d.stride
+        whole = zip(_dense(physical), physical, strict=True)
+        value = tirx.Cast(declared.dtype, tirx.BufferLoad(ins[0], at))
+        stmt: Any = tirx.BufferStore(outs[0], value, [position // s % e for s, e in whole])
+        for i, extent in zip(reversed(at), reversed(extents), strict=True):
+            stmt = tirx.For(i, 0, extent, tirx.ForKind.SERIAL, stmt)
+        return stmt
+
+    return te.extern([physical], [tensor], body, f"{name}_out", dtype=declared.dtype)
 
 
 def _dense(extents: Sequence[int]) -> list[int]:

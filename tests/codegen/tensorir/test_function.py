@@ -190,6 +190,23 @@ def test_views_are_read_and_written_where_they_lie() -> None:
     assert error(found, evaluate(chain, known)) < 1e-6
 
 
+@pytest.mark.parametrize("rows", [10, 16])
+def test_rows_are_written_in_runs_that_lie_apart(rows: int) -> None:
+    """As into a concatenation along the rows of several matrices."""
+    chain = from_json({
+        "axes": {"m": 3 * rows, "n": 40, "k": 24},
+        "tensors": {"A": {"shape": ["m", "k"]}, "B": {"shape": ["k", "n"]},
+                    "E": {"shape": ["m", "n"]}},
+        "operators": ["E[m, n] = sum[k] A[m, k] * B[k, n]"],
+    })  # fmt: skip
+    runs = (Digit(3, 40 * (rows + 6)), Digit(rows, 40))
+    laid = replace(chain.tensor("E"), strides=(runs, 1), offset=6 * 40)
+    chain = replace(chain, tensors=tuple(laid if t.name == "E" else t for t in chain.tensors))
+    flat, known = drawn_arrays(chain)
+    schedule = schedules(chain, parse("mn.k"), {"m": 8, "n": 16, "k": 8})
+    assert error(run(schedule, chain, WIDE, flat), evaluate(chain, known)) < 1e-6
+
+
 def convolution(columns: int) -> Chain:
     """A convolution of 2 groups over windows of 3 x 2, whose columns lie side by side."""
     return from_json({

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.chain import Chain, attention, from_json, gemm
+from mcfuser.chain import Chain, Digit, attention, from_json, gemm
 from mcfuser.codegen.triton import generate
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.expression import bind, bindable, tilings
@@ -111,6 +111,22 @@ def test_inputs_and_outputs_lie_as_their_strides_say() -> None:
     )
     schedule = scheduled(strided, "mh.nk", {"m": 16, "n": 32, "k": 16, "h": 16})
     agree(schedule, strided)
+
+
+@pytest.mark.parametrize("rows", [10, 16])
+def test_rows_are_written_in_runs_that_lie_apart(rows: int) -> None:
+    """As into a concatenation along the rows of several matrices."""
+    chain = from_json({
+        "axes": {"m": 3 * rows, "n": 40, "k": 32},
+        "tensors": {"A": {"shape": ["m", "k"], "dtype": "float16"},
+                    "B": {"shape": ["k", "n"], "dtype": "float16"},
+                    "E": {"shape": ["m", "n"], "dtype": "float16"}},
+        "operators": ["E[m, n] = sum[k] A[m, k] * B[k, n]"],
+    })  # fmt: skip
+    runs = (Digit(3, 40 * (rows + 6)), Digit(rows, 40))
+    laid = replace(chain.tensor("E"), strides=(runs, 1), offset=6 * 40)
+    chain = replace(chain, tensors=tuple(laid if t.name == "E" else t for t in chain.tensors))
+    agree(scheduled(chain, "mn.k", {"m": 16, "n": 32, "k": 32}), chain)
 
 
 def test_a_broadcast_dimension_is_loaded_once() -> None:

@@ -1,0 +1,152 @@
+"""Concatenations whose parts are written where they lie, so that nothing is copied.
+
+The result of a chain that only a concatenation reads has the strides of its elements in the
+concatenation's array, and its kernel is given that array. Where parts lie in one piece each, a
+backend that gives kernels other addresses needs no strides (`mcfuser.codegen.cuda.places`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from tvm import relax
+
+from mcfuser.chain import BYTES, Chain, Digit, Stride, Tensor, digits, strides_of
+from mcfuser.graph.dataflow import Dataflow, dtype, extents, shape
+from mcfuser.graph.selection import ChainMatch, JoinedResult
+
+_ALIGNED = 16
+"""Bytes at whose multiples parts begin, and rows of them: kernels move vectors."""
+_MOST = 1 << 31
+"""Elements of an array, whose offsets 32 bits hold."""
+_SAME_ORDER = ("reshape", "expand_dims", "squeeze")
+"""Views that leave every element at its place."""
+
+
+def joined(flow: Dataflow, matches: Sequence[ChainMatch]) -> tuple[ChainMatch, ...]:
+    """The chains, those among them writing into concatenations that compute all parts of these."""
+    inside = {v for m in matches for v in m.bindings}
+    read = {v for m in matches for e in m.arguments.values() for v in relax.analysis.free_vars(e)}
+    writers = {v: i for i, m in enumerate(matches) for v in _only_result(m)}
+    found = list(matches)
+    for v in flow.order:
+        if flow.kinds[v] != "concatenation" or v in inside or v in flow.outputs:
+            continue
+        parts = _parts(flow, v, writers.keys(), read)
+        placed = {writers[p.result]: _placed(matches[writers[p.result]], p) for p in parts}
+        if None not in placed.values():
+            for i, match in placed.items():
+                found[i] = match or found[i]
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a concatenation: the `result` of a chain, after views. Its rows of `row` elements
+    begin at the element `start` of the concatenation's array, `stride` elements apart."""
+
+    result: relax.Var
+    joined: JoinedResult
+    row: int
+    start: int
+    stride: int
+
+
+def _only_result(match: ChainMatch) -> tuple[relax.Var, ...]:
+    """The result of a chain that has one, if it is stored as it is."""
+    stored = match.channels_last.isdisjoint(match.outputs)
+    return tuple(match.outputs.values()) if stored and len(match.outputs) == 1 else ()
+
+
+def _parts(
+    flow: Dataflow, v: relax.Var, writers: AbstractSet[relax.Var], read: AbstractSet[relax.Var]
+) -> list[_Part]:
+    """The parts of a concatenation, of which each has several rows in it; none where one of them is
+    no chain's result, has other readers, or does not begin where vectors do."""
+    whole, value = extents(v), flow.values[v]
+    if whole is None or math.prod(whole) >= _MOST or value.attrs.axis is None:
+        return []
+    axis = int(value.attrs.axis) % len(whole)
+    if math.prod(whole[:axis]) == 1 or dtype(v) not in BYTES:
+        return []
+    inner, begin, found = math.prod(whole[axis + 1 :]), 0, list[_Part]()
+    for part in value.args[0].fields:
+        traced = _traced(flow, v, part, writers, read)
+        if traced is None:
+            return []
+        end = begin + shape(part)[axis]
+        joined = JoinedResult(v, traced[1], axis, begin, end)
+        found.append(
+            _Part(traced[0], joined, (end - begin) * inner, begin * inner, whole[axis] * inner)
+        )
+        begin = end
+    vectors = _ALIGNED // math.gcd(_ALIGNED, BYTES[dtype(v)])
+    aligned = all(n % vectors == 0 for p in found for n in (p.row, p.start, p.stride))
+    apart = len({p.result for p in found}) == len(found)
+    return found if aligned and apart else []
+
+
+def _traced(
+    flow: Dataflow,
+    v: relax.Var,
+    part: relax.Expr,
+    writers: AbstractSet[relax.Var],
+    read: AbstractSet[relax.Var],
+) -> tuple[relax.Var, tuple[relax.Var, ...]] | None:
+    """The result of a chain that a part of a concatenation `v` is, and the views between, where
+    nothing else reads any of them; None where there is none."""
+    views, reader = list[relax.Var](), v
+    while isinstance(part, relax.Var) and flow.readers.get(part) == (reader,):
+        if part in read or part in flow.outputs:
+            return None
+        if part in writers:
+            return part, tuple(views)
+        if flow.operator(part) not in _SAME_ORDER:
+            return None
+        views.append(part)
+        reader, part = part, flow.values[part].args[0]
+    return None
+
+
+def _placed(match: ChainMatch, part: _Part) -> ChainMatch | None:
+    """The chain that writes its result as a part; None where one of its axes goes from a row of the
+    part into the next one."""
+    (name,) = match.outputs
+    tensor = _within(match.chain, name, part)
+    if tensor is None:
+        return None
+    tensors = tuple(tensor if t.name == name else t for t in match.chain.tensors)
+    chain = replace(match.chain, tensors=tensors)
+    shapes = {**match.shapes, name: shape(part.joined.whole)}
+    told = replace(part.joined, key=match.chain.key)
+    return replace(match, chain=chain, shapes=shapes, joined=told)
+
+
+def _within(chain: Chain, name: str, part: _Part) -> Tensor | None:
+    """A chain's result as it lies in the array of a concatenation."""
+    tensor, inside, strides = chain.tensor(name), 0, list[Stride]()
+    if tensor.offset or tensor.padding:
+        return None
+    for stride, extent in zip(strides_of(chain, name), chain.shape(name), strict=True):
+        moved = list[Digit]()
+        for d in (p for whole in digits(stride, extent) for p in _parted(whole, part.row)):
+            if d.stride % part.row == 0:
+                moved.append(Digit(d.extent, d.stride // part.row * part.stride))
+            else:
+                moved.append(d)
+                inside += (d.extent - 1) * d.stride
+        strides.append(moved[0].stride if len(moved) == 1 else tuple(moved))
+    if inside >= part.row:
+        return None
+    return replace(tensor, strides=tuple(strides), offset=part.start)
+
+
+def _parted(d: Digit, row: int) -> tuple[Digit, ...]:
+    """A digit as two where it goes over whole rows, and from place to place in them."""
+    inside = row // d.stride if d.stride and row % d.stride == 0 else 1
+    if 1 < inside < d.extent and d.extent % inside == 0:
+        return Digit(d.extent // inside, row), Digit(inside, d.stride)
+    return (d,)
