@@ -11,10 +11,10 @@ from mcfuser.backend import Backend
 BUILDING = 1.5
 """The time that building a module takes, as a multiple of the time that importing its model
 took."""
-WEIGHED = 40e-9
+WEIGHED = 25e-9
 """Seconds that building takes besides for each of the model's weights, above all for onnxruntime to
-load them, whose outputs the module's are checked against: 20 to 40 for the 860 million of a
-diffusion model's U-Net."""
+load them, whose outputs the module's are checked against: 12 for the 500 million of a diffusion
+transformer."""
 BUILT = 1.0
 """Seconds that building takes on an idle machine besides that, and what each chain takes
 (Backend.installing). Tuning leaves the sum of the three."""
