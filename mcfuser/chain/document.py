@@ -25,6 +25,8 @@ from mcfuser.chain.values import (
 from mcfuser.errors import ChainError
 from mcfuser.expr import parse
 
+DIGITS = 8
+"""The most digits of a dimension's positions, in a document."""
 _LINE = re.compile(
     r"\s*(?P<out>\w+)\[(?P<axes>[^\]]*)\]\s*=\s*"
     r"(?:(?P<reduce>sum|max|min)\[(?P<over>[^\]]*)\]\s+)?(?P<body>.*?)(?:\s+where\s+(?P<domain>.*))?\s*"
@@ -221,6 +223,9 @@ def _tensor(name: str, value: Mapping[str, object], sizes: Mapping[str, Extent])
 
     def stride(i: int, given: object) -> Stride:
         if isinstance(given, list):
+            if len(given) > DIGITS:
+                raise TypeError(f"a stride of tensor '{name}' has {len(given)} digits; use at most "
+                                f"{DIGITS}")  # fmt: skip
             return tuple(Digit(*map(_whole, _digit(name, d))) for d in given)
         if i not in moving:
             return _whole(given)

@@ -67,7 +67,9 @@ def _parts(
     """The parts of a concatenation, of which each has several rows in it; none where one of them is
     no chain's result, has other readers, or does not begin where vectors do."""
     whole, value = extents(v), flow.values[v]
-    if whole is None or math.prod(whole) >= _MOST or value.attrs.axis is None:
+    if whole is None or math.prod(whole) >= _MOST or not isinstance(value.args[0], relax.Tuple):
+        return []
+    if value.attrs.axis is None:
         return []
     axis = int(value.attrs.axis) % len(whole)
     if math.prod(whole[:axis]) == 1 or dtype(v) not in BYTES:

@@ -451,6 +451,10 @@ BAD = {
         tensors(A={"shape": ["m", "k"], "strides": [[[2], [2, 6]], 1]}),
         "a stride of tensor 'A' is a number, or a list of an extent and a stride each, not [2]",
     ),
+    "runs of runs of runs": (
+        tensors(A={"shape": ["m", "k"], "strides": [[[1, 0]] * 9, 1]}),
+        "a stride of tensor 'A' has 9 digits; use at most 8",
+    ),
     "rows in no runs": (
         tensors(A={"shape": ["m", "k"], "strides": [[], 1]}),
         "tensor 'A' has strides for no positions along one of 4",

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.intermediate import returning
@@ -74,6 +76,39 @@ def test_other_concatenations_are_copied(
     columns: int, other: str, outputs: int, tmp_path: Path
 ) -> None:
     assert not into(agreed(parallel(columns, other, outputs), tmp_path))
+
+
+@st.composite
+def side_by_side(draw: st.DrawFn) -> tuple[onnx.ModelProto, bool]:
+    """Results of products behind each other along some dimension, before or after their columns are
+    divided; and whether each begins where vectors do."""
+    batch, rows, heads = draw(st.integers(1, 3)), 4 * draw(st.integers(1, 4)), 2
+    divided, count = draw(st.booleans()), draw(st.integers(2, 3))
+    axis = draw(st.integers(0, 3 if divided else 2))
+    extents = [draw(st.integers(1, 5)) for _ in range(count)]
+    n, parts = Net(), []
+    for i, extent in enumerate(extents):
+        shape = [batch, rows, heads, 8] if divided else [batch, rows, 16]
+        shape[axis] = extent * (4 if axis > 1 else 1)
+        columns = shape[2] * shape[3] if divided else shape[2]
+        x = n.input(f"x{i}", shape[0], shape[1], 12)
+        made = n.op("MatMul", x, n.weight(12, columns))
+        made = n.op("Relu", made) if draw(st.booleans()) else made
+        parts.append(n.op("Reshape", made, n.ints(0, 0, *shape[2:])) if divided else made)
+    whole = n.op("Concat", *parts, axis=axis)
+    return n.model(n.op("Exp", whole)), axis > 0 and (axis > 1 or batch > 1)
+
+
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(side_by_side())
+def test_any_parts_that_have_several_rows_are_written_in_place(
+    tmp_path: Path, drawn: tuple[onnx.ModelProto, bool]
+) -> None:
+    model, several = drawn
+    written = into(agreed(model, tmp_path))
+    assert len(written) == (sum(n.op_type == "MatMul" for n in model.graph.node) if several else 0)
 
 
 def two_sequences(parts: int = 2, extents: tuple[int, int] = (24, 10)) -> onnx.ModelProto:
