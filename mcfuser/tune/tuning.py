@@ -28,6 +28,11 @@ from mcfuser.tune.search import FIRST, Best, CandidateSearch, announce
 from mcfuser.tune.tried import Tried, TriedLog, results_of, tried
 from mcfuser.tune.tuned import CONSTANTS, Cache, NoCandidate, Tuned, TuneOptions, kernel_name
 
+MISTRUSTED = 3
+"""Where so many kernels of a chain computed other numbers than it means, and none the right ones,
+the model chooses no other one: what is wrong is more likely what they have in common than what a
+few share, as warp groups."""
+
 
 class Tuning:
     """One search for a chain's kernel; the model's choice where there is no device or no time.
@@ -69,8 +74,8 @@ class Tuning:
                 best, results, unusable = search.run(), search.tried, search.unusable
             finally:
                 log.flush()
-        wrong = any(r.wrong for r in results.values())  # then the model trusts no other one either
-        if best is None and not wrong and (why is not None or unusable or self._late()):
+        trusted = sum(r.wrong for r in results.values()) < MISTRUSTED
+        if best is None and trusted and (why is not None or unusable or self._late()):
             best = self._choice(name, results)
         if best is None:
             raise self._none()

@@ -27,6 +27,7 @@ from mcfuser.tune.budget import Budget
 from mcfuser.tune.progress import Progress
 from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, kernel_name, names_of
 from mcfuser.tune.tuner import begin_ahead, kept_kernel, kernel_of, key_of, tune
+from mcfuser.tune.tuning import MISTRUSTED
 from tests.support.chains import other
 from tests.support.workers import Away, StandIn
 
@@ -375,27 +376,30 @@ def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
     assert ended and right.measured is None
 
 
-@pytest.mark.parametrize("wrong", [True, False])
-def test_the_model_chooses_no_other_kernel_where_all_that_ran_were_wrong(wrong: bool) -> None:
-    """What they have in common may be what is wrong; of those that failed otherwise it is not."""
+@pytest.mark.parametrize("wrong", [0, MISTRUSTED - 1, MISTRUSTED])
+def test_the_model_chooses_no_other_kernel_where_all_that_ran_were_wrong(wrong: int) -> None:
+    """What many have in common may be what is wrong; a few, and those that failed otherwise, say
+    nothing of the others."""
 
     class Failing(Bench):
         def measure(self, chain, programs, seed, together=False, **more) -> list[Measured]:
+            first = sum(ended)
             ended.append(len(programs))
-            return [Measured(None, None, "its error is 1", wrong=wrong) for _ in programs]
+            return [Measured(None, None, "its error is 1", wrong=first + i < wrong)
+                    for i in range(len(programs))]  # fmt: skip
 
     ended: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        over = property(lambda self: bool(ended))
+        over = property(lambda self: sum(ended) >= MISTRUSTED)
         patch.setattr(search_module.CandidateSearch, "late", over)
-        patch.setattr(tuning_module.Tuning, "_late", lambda self: bool(ended))
+        patch.setattr(tuning_module.Tuning, "_late", lambda self: sum(ended) >= MISTRUSTED)
         options = TuneOptions()
-        if wrong:
+        if wrong >= MISTRUSTED:
             with pytest.raises(NoCandidate, match="its error is 1"):
                 tune(SMALL, CPU, MemoryCache(), options, worker=Failing(0))
         else:
             assert tune(SMALL, CPU, MemoryCache(), options, worker=Failing(0)).measured is None
-    assert ended
+    assert sum(ended) >= MISTRUSTED
 
 
 class Foresighted(Away):
