@@ -19,7 +19,13 @@ import onnx
 from onnx import helper
 
 from mcfuser.graph.sizes import inferred_shapes, outline
-from mcfuser.graph.weights import OnnxModel, OnnxPart, side_by_side, with_parts
+from mcfuser.graph.weights import (
+    OnnxModel,
+    OnnxPart,
+    names_elsewhere,
+    side_by_side,
+    with_parts,
+)
 
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "Einsum"})
 _SPLIT_BY_INPUT = 13
@@ -72,7 +78,8 @@ class _Graph:
 
     @cached_property
     def kept(self) -> frozenset[str]:
-        return frozenset(o.name for o in self.proto.graph.output)
+        """The values that something else than a node reads."""
+        return frozenset(names_elsewhere(self.proto.graph))
 
     @cached_property
     def elements(self) -> Mapping[str, int]:

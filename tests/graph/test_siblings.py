@@ -218,3 +218,24 @@ def test_all_are_one_where_an_activation_is_no_epilogue(
     assert kinds(after)["MatMul"] == 4
     for one, two in zip(outputs(made), outputs(after), strict=True):
         assert np.allclose(one, two, atol=1e-5)
+
+
+def test_what_a_branch_reads_before_a_constant_is_added_stays() -> None:
+    made = model((True, True))
+    for which, name in (("then", "p0"), ("else", "y0")):
+        out = helper.make_tensor_value_info(f"{which}_out", TensorProto.FLOAT, None)
+        same = helper.make_node("Identity", [name], [out.name], which)
+        made.graph.node.append(
+            helper.make_node("If", ["which"], [f"{which}_chosen"], f"if_{which}", **{
+                f"{branch}_branch": helper.make_graph([same], branch, [], [out])
+                for branch in ("then", "else")
+            })
+        )  # fmt: skip
+        made.graph.output.append(
+            helper.make_tensor_value_info(f"{which}_chosen", TensorProto.FLOAT, None)
+        )
+    made.graph.initializer.append(numpy_helper.from_array(np.array(True), "which"))
+    after = combine_siblings(OnnxModel(made)).proto
+    assert kinds(after)["MatMul"] == 1
+    for one, two in zip(computed(made), computed(after), strict=True):
+        assert np.allclose(one, two, atol=1e-5)
