@@ -79,9 +79,9 @@ def test_other_concatenations_are_copied(
 
 
 @st.composite
-def side_by_side(draw: st.DrawFn) -> tuple[onnx.ModelProto, bool]:
+def side_by_side(draw: st.DrawFn) -> tuple[onnx.ModelProto, set[int]]:
     """Results of products behind each other along some dimension, before or after their columns are
-    divided; and whether each begins where vectors do."""
+    divided; and how many may be written in place: a map may read equal parts as they are."""
     batch, rows, heads = draw(st.integers(1, 3)), 4 * draw(st.integers(1, 4)), 2
     divided, count = draw(st.booleans()), draw(st.integers(2, 3))
     axis = draw(st.integers(0, 3 if divided else 2))
@@ -96,7 +96,8 @@ def side_by_side(draw: st.DrawFn) -> tuple[onnx.ModelProto, bool]:
         made = n.op("Relu", made) if draw(st.booleans()) else made
         parts.append(n.op("Reshape", made, n.ints(0, 0, *shape[2:])) if divided else made)
     whole = n.op("Concat", *parts, axis=axis)
-    return n.model(n.op("Exp", whole)), axis > 0 and (axis > 1 or batch > 1)
+    several = axis > 0 and (axis > 1 or batch > 1)
+    return n.model(n.op("Exp", whole)), {count if several else 0, *[0] * (len({*extents}) == 1)}
 
 
 @settings(
@@ -104,11 +105,10 @@ def side_by_side(draw: st.DrawFn) -> tuple[onnx.ModelProto, bool]:
 )
 @given(side_by_side())
 def test_any_parts_that_have_several_rows_are_written_in_place(
-    tmp_path: Path, drawn: tuple[onnx.ModelProto, bool]
+    tmp_path: Path, drawn: tuple[onnx.ModelProto, set[int]]
 ) -> None:
-    model, several = drawn
-    written = into(agreed(model, tmp_path))
-    assert len(written) == (sum(n.op_type == "MatMul" for n in model.graph.node) if several else 0)
+    model, counts = drawn
+    assert len(into(agreed(model, tmp_path))) in counts
 
 
 def two_sequences(parts: int = 2, extents: tuple[int, int] = (24, 10)) -> onnx.ModelProto:
