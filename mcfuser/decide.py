@@ -304,7 +304,7 @@ def rival(
         ]
         (after, before), what = _seconds(run, covers, whole)
         faster = after < MARGIN * before
-        name = next((m.chain.name for m in other.matches if m.chain.key == key), key)
+        name = next((m.chain.name for m in other.matches if m.priced == key), key)
         run.listener(
             Note(
                 f"a cover with chain '{name}' takes {after * 1e6:.1f} us, one without "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from mcfuser.chain.values import (
@@ -200,14 +200,20 @@ def _extent(value: object) -> Extent:
     return value
 
 
-def _digit(name: str, given: object) -> list[object]:
-    """An extent and a stride, and the number of a padding if there is one."""
-    if isinstance(given, list) and len(given) in (2, 3):
-        return given
-    raise TypeError(
-        f"a stride of tensor '{name}' is a number, or a list of an extent and a stride each, not "
-        f"{_brief(given)}"
-    )
+def _digits(name: str, given: Sequence[object]) -> Iterator[Digit]:
+    """Digits of a tensor's dimension, each an extent and a stride, and a padding's number if it has
+    one."""
+    if len(given) > DIGITS:
+        raise TypeError(
+            f"a stride of tensor '{name}' has {len(given)} digits; use at most {DIGITS}"
+        )
+    for d in given:
+        if not isinstance(d, list) or len(d) not in (2, 3):
+            raise TypeError(
+                f"a stride of tensor '{name}' is a number, or a list of an extent and a stride "
+                f"each, not {_brief(d)}"
+            )
+        yield Digit(*map(_whole, d))
 
 
 def _tensor(name: str, value: Mapping[str, object], sizes: Mapping[str, Extent]) -> Tensor:
@@ -223,10 +229,7 @@ def _tensor(name: str, value: Mapping[str, object], sizes: Mapping[str, Extent])
 
     def stride(i: int, given: object) -> Stride:
         if isinstance(given, list):
-            if len(given) > DIGITS:
-                raise TypeError(f"a stride of tensor '{name}' has {len(given)} digits; use at most "
-                                f"{DIGITS}")  # fmt: skip
-            return tuple(Digit(*map(_whole, _digit(name, d))) for d in given)
+            return tuple(_digits(name, given))
         if i not in moving:
             return _whole(given)
         d = shape[i]

@@ -341,7 +341,7 @@ def _check_tensor(chain: Chain, t: Tensor) -> None:
         )
     for d, s in zip(t.shape, t.strides or (), strict=False):
         positions = d if isinstance(d, int) else largest(chain.extent(d))
-        counts = [positions] if isinstance(s, int) else [x.extent for x in s]
+        counts = [x.extent for x in digits(s, positions)]
         if min(counts, default=0) < 1 or math.prod(counts) != positions:
             many = " x ".join(map(str, counts)) or "no"
             raise ChainError(

@@ -8,9 +8,9 @@ backend that gives kernels other addresses needs no strides (`mcfuser.codegen.cu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tvm import relax
 
@@ -30,29 +30,19 @@ def joined(flow: Dataflow, matches: Sequence[ChainMatch]) -> tuple[ChainMatch, .
     """The chains, those among them writing into concatenations that compute all parts of these."""
     inside = {v for m in matches for v in m.bindings}
     read = {v for m in matches for e in m.arguments.values() for v in relax.analysis.free_vars(e)}
-    writers = {v: i for i, m in enumerate(matches) for v in _only_result(m)}
-    found = list(matches)
+    writers = {v: m for m in matches for v in _only_result(m)}
+    written = dict[relax.Var, ChainMatch]()
     for v in flow.order:
         if flow.kinds[v] != "concatenation" or v in inside or v in flow.outputs:
             continue
-        parts = _parts(flow, v, writers.keys(), read)
-        placed = {writers[p.result]: _placed(matches[writers[p.result]], p) for p in parts}
-        if None not in placed.values():
-            for i, match in placed.items():
-                found[i] = match or found[i]
-    return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part of a concatenation: the `result` of a chain, after views. Its rows of `row` elements
-    begin at the element `start` of the concatenation's array, `stride` elements apart."""
-
-    result: relax.Var
-    joined: JoinedResult
-    row: int
-    start: int
-    stride: int
+        parts = _parts(flow, v, writers, read)
+        placed = {
+            result: match
+            for result, part in parts.items()
+            if (match := _placed(writers[result], part)) is not None
+        }
+        written |= placed if len(placed) == len(parts) else {}
+    return tuple(next((written[v] for v in _only_result(m) if v in written), m) for m in matches)
 
 
 def _only_result(match: ChainMatch) -> tuple[relax.Var, ...]:
@@ -62,40 +52,40 @@ def _only_result(match: ChainMatch) -> tuple[relax.Var, ...]:
 
 
 def _parts(
-    flow: Dataflow, v: relax.Var, writers: AbstractSet[relax.Var], read: AbstractSet[relax.Var]
-) -> list[_Part]:
-    """The parts of a concatenation, of which each has several rows in it; none where one of them is
-    no chain's result, has other readers, or does not begin where vectors do."""
+    flow: Dataflow,
+    v: relax.Var,
+    writers: Mapping[relax.Var, ChainMatch],
+    read: AbstractSet[relax.Var],
+) -> dict[relax.Var, JoinedResult]:
+    """The parts of a concatenation by the chains' results that they are; none where one of them is
+    no such result, has other readers, has one row alone, or does not begin where vectors do."""
     whole, value = extents(v), flow.values[v]
     if whole is None or math.prod(whole) >= _MOST or not isinstance(value.args[0], relax.Tuple):
-        return []
-    if value.attrs.axis is None:
-        return []
+        return {}
+    if value.attrs.axis is None or dtype(v) not in BYTES:
+        return {}
     axis = int(value.attrs.axis) % len(whole)
-    if math.prod(whole[:axis]) == 1 or dtype(v) not in BYTES:
-        return []
-    inner, begin, found = math.prod(whole[axis + 1 :]), 0, list[_Part]()
+    if math.prod(whole[:axis]) == 1:
+        return {}
+    found, begin = dict[relax.Var, JoinedResult](), 0
     for part in value.args[0].fields:
         traced = _traced(flow, v, part, writers, read)
-        if traced is None:
-            return []
+        if traced is None or traced[0] in found:
+            return {}
         end = begin + shape(part)[axis]
-        joined = JoinedResult(v, traced[1], axis, begin, end)
-        found.append(
-            _Part(traced[0], joined, (end - begin) * inner, begin * inner, whole[axis] * inner)
-        )
+        result, views = traced
+        found[result] = JoinedResult(v, views, axis, begin, end, writers[result].chain.key)
         begin = end
     vectors = _ALIGNED // math.gcd(_ALIGNED, BYTES[dtype(v)])
-    aligned = all(n % vectors == 0 for p in found for n in (p.row, p.start, p.stride))
-    apart = len({p.result for p in found}) == len(found)
-    return found if aligned and apart else []
+    numbers = (n for p in found.values() for n in (p.row, p.start, p.stride))
+    return found if all(n % vectors == 0 for n in numbers) else {}
 
 
 def _traced(
     flow: Dataflow,
     v: relax.Var,
     part: relax.Expr,
-    writers: AbstractSet[relax.Var],
+    writers: Container[relax.Var],
     read: AbstractSet[relax.Var],
 ) -> tuple[relax.Var, tuple[relax.Var, ...]] | None:
     """The result of a chain that a part of a concatenation `v` is, and the views between, where
@@ -113,7 +103,7 @@ def _traced(
     return None
 
 
-def _placed(match: ChainMatch, part: _Part) -> ChainMatch | None:
+def _placed(match: ChainMatch, part: JoinedResult) -> ChainMatch | None:
     """The chain that writes its result as a part; None where one of its axes goes from a row of the
     part into the next one."""
     (name,) = match.outputs
@@ -122,12 +112,11 @@ def _placed(match: ChainMatch, part: _Part) -> ChainMatch | None:
         return None
     tensors = tuple(tensor if t.name == name else t for t in match.chain.tensors)
     chain = replace(match.chain, tensors=tensors)
-    shapes = {**match.shapes, name: shape(part.joined.whole)}
-    told = replace(part.joined, key=match.chain.key)
-    return replace(match, chain=chain, shapes=shapes, joined=told)
+    shapes = {**match.shapes, name: shape(part.whole)}
+    return replace(match, chain=chain, shapes=shapes, joined=part)
 
 
-def _within(chain: Chain, name: str, part: _Part) -> Tensor | None:
+def _within(chain: Chain, name: str, part: JoinedResult) -> Tensor | None:
     """A chain's result as it lies in the array of a concatenation."""
     tensor, inside, strides = chain.tensor(name), 0, list[Stride]()
     if tensor.offset or tensor.padding:

@@ -18,7 +18,7 @@ class Joins:
     """The concatenations that kernels write whole, with the `views` between the results of these
     and them, which nothing reads any more, and what holds each one's `arrays` so far."""
 
-    wholes: Collection[relax.Var]
+    wholes: frozenset[relax.Var]
     views: frozenset[relax.Var]
     arrays: dict[relax.Var, relax.Var] = field(default_factory=dict)
 
@@ -54,23 +54,23 @@ def joins_of(
     """The concatenations of a function that the kernels for some chains write: those of which there
     is one for every part, which nothing else reads, and whose elements are not `moved` otherwise.
     """
-    parts: dict[relax.Var, list[ChainMatch]] = {}
+    parts: dict[relax.Var, list[tuple[relax.Var, ...]]] = {}
     for m in matches:
         if m.joined is not None:
-            parts.setdefault(m.joined.whole, []).append(m)
+            steps = (*m.outputs.values(), *m.joined.views)
+            parts.setdefault(m.joined.whole, []).append(steps)
     if not parts:
-        return Joins((), frozenset())
+        return Joins(frozenset(), frozenset())
     values = {b.var: b.value for block in main.body.blocks for b in block.bindings}
     counts = _reads(main, values, matches)
-    wholes = {
-        whole: [v for m in made if m.joined is not None for v in m.joined.views]
+    wholes = frozenset(
+        whole
         for whole, made in parts.items()
         if whole not in moved
         and len(made) == len(values[whole].args[0].fields)
-        and all(counts[v] == 1 for m in made for v in m.outputs.values())
-    }
-    wholes = {w: views for w, views in wholes.items() if all(counts[v] == 1 for v in views)}
-    return Joins(wholes.keys(), frozenset(v for views in wholes.values() for v in views))
+        and all(counts[v] == 1 for steps in made for v in steps)
+    )
+    return Joins(wholes, frozenset(v for w in wholes for _, *views in parts[w] for v in views))
 
 
 def _reads(

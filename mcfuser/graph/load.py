@@ -352,8 +352,9 @@ def _simplify(module: tvm.IRModule) -> tvm.IRModule:
         module = relax.transform.CanonicalizeBindings()(with_constants(module))
         module = live(common_values(module))
     module = live(rewrite_idioms(module))
-    whole = joined_whole(module["main"])
-    if whole is module["main"]:
+    main = module["main"]
+    whole = joined_whole(main)
+    if whole is main:
         return module
     module["main"] = whole
     return live(common_values(module))

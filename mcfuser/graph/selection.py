@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,22 +12,41 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from mcfuser.chain import Chain
-from mcfuser.graph.dataflow import Dataflow, sources
+from mcfuser.graph.dataflow import Dataflow, shape, sources
 from mcfuser.graph.lift import Lifted
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedResult:
-    """Where a chain writes its only result: into the concatenation `whole`, of which it is what
-    lies from position `begin` to `end` along an axis, after `views` that the last one of is the
-    part. `key` is that of the chain whose result is an array of its own."""
+    """Where a chain writes its only result: into the concatenation `whole`, of which it is, after
+    some `views`, what lies from position `begin` to `end` along an axis. `key` is that of the chain
+    whose result is an array of its own."""
 
     whole: relax.Var
     views: tuple[relax.Var, ...]
     axis: int
     begin: int
     end: int
-    key: str = ""
+    key: str
+
+    @property
+    def row(self) -> int:
+        """The elements of the part that lie behind each other."""
+        return (self.end - self.begin) * self._inner
+
+    @property
+    def start(self) -> int:
+        """The elements of the concatenation's array before the first one of the part."""
+        return self.begin * self._inner
+
+    @property
+    def stride(self) -> int:
+        """The elements of that array from a row of the part to the next one."""
+        return shape(self.whole)[self.axis] * self._inner
+
+    @property
+    def _inner(self) -> int:
+        return math.prod(shape(self.whole)[self.axis + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +71,11 @@ class ChainMatch:
     channels_last: frozenset[str] = frozenset()
     starts: Mapping[str, int] = field(default_factory=dict)
     joined: JoinedResult | None = None
+
+    @property
+    def priced(self) -> str:
+        """The key of its chain as regions are priced, whose result is an array of its own."""
+        return self.joined.key if self.joined is not None else self.chain.key
 
 
 def places(matches: Iterable[ChainMatch]) -> dict[str, list[ChainMatch]]:

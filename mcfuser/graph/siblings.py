@@ -10,7 +10,7 @@ elementwise before the next product, as a gate's, stay apart: their products sha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -164,32 +164,37 @@ def _sibling(graph: _Graph, i: int) -> Sibling | None:
     return Sibling(x, weight, None, out, (i,), transposed)
 
 
-def _reached(graph: _Graph, out: str) -> frozenset[int]:
+def _reached(graph: _Graph, out: str) -> set[int]:
     """The nodes that a value reaches before the next product, or before a larger value, which reads
     it for many elements and shares no chain with its product."""
-    found, names, size = set[int](), [out], graph.elements.get(out, 0)
-    while names:
-        for i in graph.readers.get(names.pop(), ()):
-            node = graph.proto.graph.node[i]
-            grown = size and any(graph.elements.get(o, 0) > size for o in node.output)
-            if i not in found and node.op_type not in _PRODUCTS and not grown:
-                found.add(i)
-                names += node.output
-    return frozenset(found)
+    size = graph.elements.get(out, 0)
+
+    def shared(node: onnx.NodeProto) -> bool:
+        grown = size and any(graph.elements.get(o, 0) > size for o in node.output)
+        return node.op_type not in _PRODUCTS and not grown
+
+    return _onward(graph, out, shared)
 
 
 def _activated(graph: _Graph, out: str) -> bool:
     """Whether what reads a value is an activation of it, and nothing else."""
-    nodes, found, names = graph.proto.graph.node, set[int](), [out]
-    while names:
-        for i in graph.readers.get(names.pop(), ()):
-            if i not in found and nodes[i].op_type in _ACTIVATIONS | _ARITHMETIC:
-                found.add(i)
-                names += nodes[i].output
+    nodes, steps = graph.proto.graph.node, _ACTIVATIONS | _ARITHMETIC
+    found = _onward(graph, out, lambda node: node.op_type in steps)
     own = {out, *(o for i in found for o in nodes[i].output), *graph.weights}
     alone = found.issuperset(graph.readers.get(out, ())) and out not in graph.kept
     alone &= own.issuperset(x for i in found for x in nodes[i].input)
     return alone and any(nodes[i].op_type in _ACTIVATIONS for i in found)
+
+
+def _onward(graph: _Graph, out: str, through: Callable[[onnx.NodeProto], bool]) -> set[int]:
+    """The nodes of some kind that a value reaches through nodes of that kind alone."""
+    nodes, found, names = graph.proto.graph.node, set[int](), [out]
+    while names:
+        for i in graph.readers.get(names.pop(), ()):
+            if i not in found and through(nodes[i]):
+                found.add(i)
+                names += nodes[i].output
+    return found
 
 
 def _combined(group: Sequence[Sibling], model: OnnxModel, opset: int) -> OnnxPart:

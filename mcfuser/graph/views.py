@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tvm import ir, relax
 
 from mcfuser.chain import dense
-from mcfuser.graph.dataflow import Dataflow, array, shape
+from mcfuser.graph.dataflow import Dataflow, array, operator_name, shape
 
 AxisStrides = dict[int, int]
 Axes = list[tuple[int, int]]
@@ -225,7 +225,7 @@ def sliced(call: relax.Call) -> Steps | None:
 def cut_along(value: relax.Expr) -> tuple[int, int, int] | None:
     """The dimension along which a slice cuts, the first position there and the one behind the last;
     None if it is no slice of one dimension, or leaves elements out between."""
-    if not isinstance(value, relax.Call) or value.op.name != "relax.strided_slice":
+    if operator_name(value) != "strided_slice":
         return None
     axes, begins, _, *steps = ([int(x) for x in a.fields] for a in value.args[1:])
     if len(axes) != 1 or any(s != 1 for row in steps for s in row):

@@ -56,8 +56,10 @@ def into(parted: Partition) -> list[ChainMatch]:
 def test_attention_and_the_feed_forward_part_beside_it_are_written_into_one_array(
     tmp_path: Path,
 ) -> None:
-    written = into(agreed(parallel(48), tmp_path))
+    parted = agreed(parallel(48), tmp_path)
+    written = into(parted)
     assert len(written) == 2
+    assert all((m.priced == m.chain.key) == (m.joined is None) for m in parted.matches)
     assert {m.chain.tensor(t).offset for m in written for t in m.outputs} == {0, WIDTH}
     for m in written:
         ((name, shape),) = ((t, m.shapes[t]) for t in m.outputs)

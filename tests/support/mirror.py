@@ -20,6 +20,7 @@ THROUGH: dict[str, str] = {
         codegen/triton/pointers codegen/triton/position codegen/triton/power codegen/triton/source
         codegen/triton/statement codegen/triton/tile""",
     "codegen/cuda/test_together.py": "codegen/bindings",
+    "codegen/cuda/test_workspaces.py": "codegen/cuda/root",
     "graph/test_joined.py": "graph/joins",
     "tune/test_listers.py": "tune/lister",
     "codegen/cuda/test_recurrence_source.py": "codegen/cuda/recurrence_product",

@@ -24,6 +24,7 @@ from mcfuser.codegen.cuda.places import (
     value_flow,
     within,
 )
+from mcfuser.codegen.cuda.root import with_root
 
 ArrayKind = tuple[tuple[int, ...], str]
 """The extents and the dtype of an array."""
@@ -218,12 +219,7 @@ def within_arrays(
             data = tirx.handle_add_byte_offset(given[at[0]].data, offset)
             declared.append(tirx.DeclBuffer(tensor, data=data))
     root = kernel.body.block
-    block = s_tir.SBlock(
-        [], [], [], root.name_hint, tirx.SeqStmt([*declared, root.body]), root.init,
-        root.alloc_buffers, root.match_buffers, root.annotations,
-    )  # fmt: skip
-    whole = s_tir.SBlockRealize([], True, block)
-    return tirx.PrimFunc([*given, *others], whole, attrs=kernel.attrs)
+    return with_root(kernel, [*given, *others], [*declared, root.body], root.alloc_buffers)
 
 
 def copying(array: ArrayKind, part: Sequence[int], axis: int, first: int) -> tirx.PrimFunc:

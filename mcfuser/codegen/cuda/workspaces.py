@@ -15,6 +15,8 @@ from typing import Any
 import tvm
 from tvm import relax, s_tir, tirx
 
+from mcfuser.codegen.cuda.root import with_root
+
 _CALL, _UPDATE = (tvm.ir.Op.get(f"relax.{name}") for name in ("call_tir", "call_tir_inplace"))
 
 
@@ -58,15 +60,15 @@ def _given(module: tvm.IRModule) -> tvm.IRModule:
     own = {v: found for v, f in module.functions_items() if (found := workspaces(f))}
     if not own:
         return module
-    functions, passing = dict(module.functions), _Passing(own, {})
+    functions, named = dict(module.functions), dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar]()
     for variable, found in own.items():
         taking = _taking(functions.pop(variable), found)
-        named = passing.taking[variable] = tvm.ir.GlobalVar(variable.name_hint)
-        relax.expr._update_type(named, taking.ty)
-        functions[named] = taking
+        named[variable] = tvm.ir.GlobalVar(variable.name_hint)
+        relax.expr._update_type(named[variable], taking.ty)
+        functions[named[variable]] = taking
     for variable, function in module.functions_items():
         if isinstance(function, relax.Function):
-            functions[variable] = passing.visit_expr(function)
+            functions[variable] = _Passing(own, named).visit_expr(function)
     return tvm.IRModule(functions, attrs=module.attrs)
 
 
@@ -78,12 +80,8 @@ def _taking(function: tirx.PrimFunc, own: Sequence[tirx.Var]) -> tirx.PrimFunc:
         return any(buffer.same_as(b) for b in own)
 
     steps = [s for s in _steps(root.body) if not (_allocates(s) and given(s.buffer))]
-    block = s_tir.SBlock(
-        [], [], [], root.name_hint, tirx.SeqStmt(steps) if len(steps) > 1 else steps[0], root.init,
-        [b for b in root.alloc_buffers if not given(b)], root.match_buffers, root.annotations,
-    )  # fmt: skip
-    whole = s_tir.SBlockRealize([], True, block)
-    return tirx.PrimFunc([*function.params, *own], whole, attrs=function.attrs)
+    kept = [b for b in root.alloc_buffers if not given(b)]
+    return with_root(function, [*function.params, *own], steps, kept)
 
 
 @relax.expr_functor.mutator
@@ -93,7 +91,7 @@ class _Passing(relax.PyExprMutator):  # type: ignore[misc]
     def __init__(
         self,
         own: Mapping[tvm.ir.GlobalVar, Sequence[tirx.Var]],
-        taking: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar],
+        taking: Mapping[tvm.ir.GlobalVar, tvm.ir.GlobalVar],
     ) -> None:
         super().__init__()
         self.own, self.taking = own, taking
