@@ -14,13 +14,14 @@ import io
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from mcfuser.chain import BYTES
+from mcfuser.codegen.cuda.kept import keeps_operands, lost
 from mcfuser.codegen.cuda.rings import overwritten
 from mcfuser.codegen.triton import Launch, TensorMap, TritonSource
 from mcfuser.lowering.triton.hopper.tensor_map import SWIZZLES
@@ -76,6 +77,8 @@ def compile_source(source: TritonSource, arch: str) -> Binary:
         try:
             module = _imported(source, folder)
             compiled = [_kernel(source, launch, module, target) for launch in source.launches]
+            for kernel in compiled:
+                _expect_kept(kernel.asm, folder)
             cubin = _joined(source, compiled, target)
         except Illegal:
             raise
@@ -135,6 +138,22 @@ def _expect(maps: Sequence[TensorMap], metadata: Any) -> None:
     for m, told in zip(maps, found, strict=True):
         if (SWIZZLES[told["swizzle"]], tuple(told["block_size"])) != (m.swizzle, m.part):
             raise Illegal(f"Triton lays the tile {m.box} of '{m.tensor}' out in a way of its own")
+
+
+def _expect_kept(asm: Mapping[str, Any], folder: Path) -> None:
+    """What a loop keeps in registers for its products is still there in its next iteration."""
+    from triton import knobs
+
+    if not keeps_operands(asm["ptx"]):
+        return
+    path = folder / "kept.cubin"
+    path.write_bytes(asm["cubin"])
+    command = [knobs.nvidia.nvdisasm.path, "-c", "-ndf", str(path)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if told.returncode:
+        raise Illegal("nvdisasm does not tell which registers the kernel writes")
+    if lost(asm["ptx"], told.stdout):
+        raise Illegal("ptxas writes over registers that a loop has to keep for its product")
 
 
 def _joined(source: TritonSource, compiled: Sequence[Any], target: Any) -> bytes:
