@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from mcfuser.chain import Chain, from_json, from_text
@@ -184,6 +185,26 @@ def _layer_norm(m: int, n: int) -> Chain:
     )  # fmt: skip
 
 
+def _scaled_norm(shape: tuple[int, ...], n: int, apart: int) -> Chain:
+    """A layer norm that is scaled and shifted as a diffusion transformer does, by vectors `F` and
+    `H`; of several pictures (the first of two extents), each by rows of its own, which lie `apart`.
+    """
+    axes, rows = dict(zip("mi", shape, strict=False)), "mi"[: len(shape)]
+    at, own = ", ".join(rows), rows[:-1]
+    scale = ", ".join([*own, "n"])
+    plain = _chain(
+        f"scaled-norm:{','.join(map(str, (*shape, n)))}", {**axes, "n": n},
+        {"F": f"{own}n", "G": f"{rows}n", "H": f"{own}n"}, {"E": f"{rows}n"}, "float16",
+        [f"X[{at}, n] = float32(G[{at}, n])", f"M[{at}] = sum[n] X[{at}, n]",
+         f"N[{at}, n] = X[{at}, n] - M[{at}] / {n}.0", f"Q[{at}] = sum[n] N[{at}, n] * N[{at}, n]",
+         f"E[{at}, n] = N[{at}, n] / sqrt(Q[{at}] / {n}.0 + 1e-06)"
+         f" * (float32(F[{scale}]) + 1.0) + float32(H[{scale}])"],
+    )  # fmt: skip
+    strides = (apart, 1)[-len(own) - 1 :]
+    tensors = (replace(t, strides=strides) if t.name in "FH" else t for t in plain.tensors)
+    return replace(plain, tensors=tuple(tensors))
+
+
 def _softmax(m: int, n: int) -> Chain:
     return _chain(
         f"softmax:{m},{n}", {"m": m, "n": n}, {"X": "mn"}, {"Y": "mn"}, "float16",
@@ -265,6 +286,10 @@ LANDSCAPES: Mapping[str, Chain] = {
     "R10": _channel_sums(2, 4096, 320),
     "R11": _channel_sums(2, 1024, 640),
     "R12": _channel_sums(2, 256, 1280),
+    "R13": _scaled_norm((2, 154), 1536, 107520),
+    "R14": _scaled_norm((2, 1024), 1536, 107520),
+    "R15": _scaled_norm((1280,), 1536, 1536),
+    "R16": _scaled_norm((2, 256), 1152, 82944),
     "M1": _group_map(2, 4096, 32, 10),
     "M2": _group_map(2, 256, 32, 40),
     "M3": _gelu(2048, 5120),
@@ -273,4 +298,4 @@ LANDSCAPES: Mapping[str, Chain] = {
 """D: decode steps, one query row a head; in D2, 8 heads share their keys. L: longer sequences, all
 of it, causal, a causal window, heads that share keys, a length of no whole tiles. P: single
 products, with epilogues from P4 on. N: products of rows that are normed first. W: warp groups.
-C: convolutions of 3 x 3. R: reductions of no product. M: maps."""
+C: convolutions of 3 x 3. R: reductions of no product, from R13 on with scales by row. M: maps."""

@@ -6,8 +6,9 @@ their results.
 
 Blocks on a multiprocessor queue for its units, and overlap their waits (model.fitted). What counts
 here is hardly seen beside a product: how many operations and vectors follow each other in a thread,
-and that a reduction whose lanes are spread over several warps passes through shared memory, which
-takes the longer, the more warps there are. So these kernels have constants of their own.
+that a reduction whose lanes are spread over several warps passes through shared memory, which takes
+the longer, the more warps there are, and that what is loaded for one of a tile's axes does, too.
+So these kernels have constants of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mcfuser.chain import BYTES
 from mcfuser.device import Device
@@ -42,14 +44,15 @@ from mcfuser.space.statement import (
 PLAIN = (
     "plain_launch", "plain_second", "plain_ended", "plain_combined", "plain_block",
     "plain_distinct", "plain_sector", "plain_stored", "plain_operation", "plain_step",
-    "plain_vector", "plain_written", "plain_scalar", "plain_crossed", "plain_shuffled",
-    "plain_spill",
+    "plain_vector", "plain_handed", "plain_written", "plain_scalar", "plain_crossed",
+    "plain_shuffled", "plain_spill",
 )  # fmt: skip
 """The launch; a second kernel, or the last block, that combines parts, and bytes of these; blocks
 that start; bytes that no other block which runs at the same time reads; bytes of sectors that a
 block loads, and that it stores; operations on elements of all its threads, and of one; vectors that
-a thread loads, and that it stores; numbers that are loaded alone; warps that pass each other the
-sums of a reduction; elements that the threads of a warp do; and registers kept in memory."""
+a thread loads, loads that warps hand to each other, and vectors that a thread stores; numbers that
+are loaded alone; warps that pass each other the sums of a reduction; elements that the threads of a
+warp do; and registers kept in memory."""
 SECTOR = 32
 """Bytes that the cache hands over at least."""
 
@@ -71,7 +74,8 @@ def matrix(made: TritonCandidates, counts: Terms, device: Device) -> Floats:
         if isinstance(s, Load):
             _load(events, made, s, queue * times, waves * times)
             others = distinct_tiles(made, s, outer, together) / together
-            events["plain_distinct"] += share * times * made.nbytes(s.buffer) * others
+            nbytes = made.nbytes(s.buffer) * _inside(made, s.buffer)
+            events["plain_distinct"] += share * times * nbytes * others
         elif isinstance(s, Compute):
             _compute(events, made, s, queue * times, waves * times)
         elif isinstance(s, Repair):
@@ -95,6 +99,19 @@ def _load(events: _Events, made: TritonCandidates, s: Load, busy: Floats, waits:
     events["plain_vector"] += waits * vectors
     width = BYTES[made.plan.program.chain.tensor(s.read.tensor).dtype]
     events["plain_scalar"] += waits * (made.nbytes(s.buffer) <= width)
+    events["plain_handed"] += waits * _handed(made, s)
+
+
+def _handed(made: TritonCandidates, s: Load) -> NDArray[np.bool_]:
+    """Whether what is loaded has only some of a tile's axes: the threads that load its vectors are
+    not those that compute with them, so that warps hand it to each other."""
+    own = {d.index.plain for d in made.buffer(s.buffer).dims}
+    lanes = made.lanes(a for a in made.sizes.tile if a in own)
+    whole = made.lanes(made.sizes.tile)
+    row = contiguous_bytes(made, s.read.tensor, s.read.indices)
+    wide = row > BYTES[made.plan.program.chain.tensor(s.read.tensor).dtype]
+    some: NDArray[np.bool_] = (made.warps > 1) & (lanes > 1) & (lanes < whole) & wide
+    return some
 
 
 def _store(events: _Events, made: TritonCandidates, s: Store, busy: Floats, waits: Floats) -> None:
@@ -112,13 +129,26 @@ def _moved(
     one, is moved as that (lowering.triton.rows)."""
     nbytes, width = made.nbytes(buffer), float(BYTES[made.plan.program.chain.tensor(tensor).dtype])
     count, apart = spacing(made, tensor, indices)
-    sectors = nbytes / width * np.maximum(SECTOR / count, np.minimum(width * apart, SECTOR))
+    nbytes = nbytes * _inside(made, buffer)
+    each = np.maximum(SECTOR / count, np.minimum(width * apart, SECTOR))
+    sectors = nbytes / width * each
     beside = np.minimum(contiguous_bytes(made, tensor, indices), nbytes)
     row = np.where(apart <= PAIR, width * count * apart, 0.0)
     longest = np.where(row > beside, VECTOR, most)
     moved = np.where(row > beside, apart, 1.0) * nbytes
     each = moved / (WARP * made.warps * np.minimum(longest, np.maximum(row, beside)))
     return sectors, np.maximum(1.0, each)
+
+
+def _inside(made: TritonCandidates, buffer: str) -> Floats:
+    """The share of a tile's lanes that lie inside the tensor, on average over its tiles; the others
+    are masked, and move nothing."""
+    share = np.ones(len(made.tiles))
+    for axis in (d.index.plain for d in made.buffer(buffer).dims):
+        if axis is not None:
+            lanes = made.sizes.trips(axis) * made.asked(axis)
+            share = share * np.minimum(1.0, made.plan.program.chain.size(axis) / lanes)
+    return share
 
 
 def _compute(

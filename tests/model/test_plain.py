@@ -18,8 +18,9 @@ H200 = CATALOGUE["nvidia/h200"]
 
 
 def rows(m: int, n: int, lines: list[str], dtype: str = "float16") -> Chain:
-    """A chain that reads X, and may write Y, both of one type."""
-    tensors = {t: {"shape": ["m", "n"], "dtype": dtype} for t in ("X", "Y")}
+    """A chain that reads X, may read a vector F, and may write Y, all of one type."""
+    shapes = {"X": ["m", "n"], "Y": ["m", "n"], "F": ["n"]}
+    tensors = {t: {"shape": shape, "dtype": dtype} for t, shape in shapes.items()}
     return from_json({
         "axes": {"m": m, "n": n},
         "tensors": {t: d for t, d in tensors.items() if any(f"{t}[" in x for x in lines)},
@@ -86,6 +87,22 @@ def test_a_sector_is_moved_whole() -> None:
     bytes_of_row, bytes_of_four = 64 * 2.0, 16 * 32.0
     assert found["plain_sector"] == [bytes_of_row, bytes_of_four]
     assert found["plain_stored"] == found["plain_sector"]
+
+
+def test_lanes_beyond_the_tensor_move_nothing() -> None:
+    """1,152 numbers lie in 2,048 lanes of one tile, or in 1,280 of five."""
+    found = events(rows(132, 1152, DOUBLE), [(1, 1152), (1, 256)], [1, 1])
+    for term in ("plain_sector", "plain_stored", "plain_distinct"):
+        assert found[term] == [1152 * 2.0] * 2
+    assert found["plain_vector"][0] == 1152 / (32 * 8)
+
+
+def test_warps_hand_each_other_what_is_loaded_for_some_axes() -> None:
+    """A vector for four rows; not that for one row, and within a warp threads have it at once."""
+    scaled = rows(1056, 1024, ["S[m] = sum[n] X[m, n] * F[n]"])
+    found = events(scaled, [(4, 256), (1, 256), (4, 256), (8, 256)], [4, 4, 1, 4])
+    assert found["plain_handed"] == [4.0, 0, 0, 4.0], "once an iteration"
+    assert "plain_handed" not in events(rows(1056, 1024, SUM), [(4, 256)], [4])
 
 
 def test_bytes_are_those_in_memory() -> None:
