@@ -162,7 +162,8 @@ class Backend(Protocol):
     longest that one program may take in the measuring process, in seconds, besides what its flops
     take at `slowest`, and `memory` bounds that process's data, in bytes, if it is not None. Where
     programs run `on_host`, nothing else may be done there while they are timed. A new process takes
-    about `starting` seconds to load what such a device needs besides TVM, and to open it; the
+    about `starting` seconds to load what such a device needs besides TVM, and to open it; a module
+    without kernels is built in at most about `building` times what its model's import took, and the
     kernels of a chain take at most about `installing` seconds to become part of a module; what is
     left to TVM of one takes about `leaving`. With `lines`, tiles along a picture's positions may be
     any pairs of its lines; windows of no matrix product are walked position by position if it
@@ -179,6 +180,7 @@ class Backend(Protocol):
     has_constants: bool
     on_host: bool
     starting: float
+    building: float
     installing: float
     leaving: float
     limit: float

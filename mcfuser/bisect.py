@@ -35,7 +35,7 @@ from mcfuser.graph.intermediate import (
     computed_by_onnxruntime,
     masked_rows,
 )
-from mcfuser.graph.running import RunMode, running
+from mcfuser.graph.running import RunMode, running, started
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.weights import OnnxModel
 from mcfuser.measure.tolerance import difference, numberless, tolerance
@@ -97,17 +97,14 @@ class Bisection:
 CHECKING = 2.0
 """Seconds that checking a module of a small model takes. It is left out where less time is left."""
 SHARE = 0.1
-"""The largest share of a compilation's time that is set aside for the check, and as large a one
-once more for a device that takes long to open."""
+"""The largest share of a compilation's time that is set aside for the check."""
 
 
-def built_by(end: float | None, starting: float = 0.0) -> float | None:
-    """When a module must be done (time.monotonic) that is checked by `end`, in a process that is
-    `starting` for so long (Backend.starting); None without an end."""
+def built_by(end: float | None) -> float | None:
+    """When a module must be done (time.monotonic) that is checked by `end`; None without an end."""
     if end is None:
         return None
-    most = SHARE * max(0.0, end - time.monotonic())
-    return end - min(CHECKING, most) - min(starting, most)
+    return end - min(CHECKING, SHARE * max(0.0, end - time.monotonic()))
 
 
 def verify(
@@ -125,11 +122,12 @@ def verify(
         return {"skipped": why}
     feeds, pairs = inputs(model, np.random.default_rng(seed)), compiled.report["in_place"]
     try:
-        _, expected = answering(model, feeds, pairs)
-    except InputError as refusal:
-        return {"skipped": str(refusal)}
-    try:
-        with running(library, feeds, _mode(decided), left) as child:
+        with started(library, feeds, _mode(decided), left) as process:
+            try:  # while the module is loaded
+                expected = answering(model, feeds, pairs)[1]
+            except InputError as refusal:
+                return {"skipped": str(refusal)}
+            child = process.ran()
             outputs, functions = child.outputs, child.functions()
     except LimitError:
         return {"skipped": "no time was left"}

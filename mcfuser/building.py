@@ -8,16 +8,14 @@ from dataclasses import dataclass
 
 from mcfuser.backend import Backend
 
-BUILDING = 1.5
-"""The time that building a module takes, as a multiple of the time that importing its model
-took."""
 WEIGHED = 25e-9
-"""Seconds that building takes besides for each of the model's weights, above all for onnxruntime to
-load them, whose outputs the module's are checked against: 12 for the 500 million of a diffusion
+"""Seconds that building takes for each of the model's weights, above all for onnxruntime to load
+them, whose outputs the module's are checked against: 12 for the 500 million of a diffusion
 transformer."""
 BUILT = 1.0
-"""Seconds that building takes on an idle machine besides that, and what each chain takes
-(Backend.installing). Tuning leaves the sum of the three."""
+"""Seconds that building takes on an idle machine besides that, a share of what the import took
+(Backend.building), what opening the device takes (Backend.starting) and what each chain takes
+(Backend.installing). Tuning leaves the sum of these."""
 CHOICE = 0.5
 """Seconds in which the model chooses a kernel: 0.1 to 0.7 were measured."""
 AGAIN = 1.3
@@ -63,7 +61,7 @@ class ModuleToBuild:
     def module(self) -> float:
         """The seconds that the module takes without kernels."""
         own = BUILT + self.backend.starting + WEIGHED * self.weights
-        return BUILDING * self.took + own * self.slower
+        return self.backend.building * self.took + own * self.slower
 
     def tuned_by(self, building: float) -> float:
         """When tuning must end, if building takes so many seconds."""

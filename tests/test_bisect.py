@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -21,13 +21,14 @@ from mcfuser import compile as compiling
 from mcfuser.bisect import CHECKING, Bisection, bisect, built_by, value_difference, verify
 from mcfuser.compile import CompiledModel, compile_model
 from mcfuser.devices.catalogue import device_named
-from mcfuser.errors import DisagreementError
+from mcfuser.errors import DisagreementError, InputError
 from mcfuser.graph import lift, load
-from mcfuser.graph.draw import inputs
+from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.intermediate import computed_by_onnxruntime
 from mcfuser.graph.load import bound
 from mcfuser.graph.partition import Partition
 from mcfuser.graph.weights import OnnxModel
+from mcfuser.process.supervised import Supervised
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
 from tests.support.found_nets import found_net
 from tests.support.nets import Net
@@ -258,6 +259,26 @@ def test_an_output_without_a_number_is_told(tmp_path: Path) -> None:
     assert found["numberless"] == [none] and some not in found["numberless"]
 
 
+def test_the_module_is_loaded_while_onnxruntime_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its process is ended where onnxruntime has no answer."""
+    begun: list[Supervised] = []
+
+    def refused(model: OnnxModel, feeds: Feeds, in_place: Mapping[str, str]) -> NoReturn:
+        assert len(begun) == 1 and begun[0].alive
+        raise InputError("onnxruntime cannot run the model")
+
+    def supervised(*given: Any, **more: Any) -> Supervised:
+        begun.append(Supervised(*given, **more))
+        return begun[0]
+
+    monkeypatch.setattr("mcfuser.graph.running.Supervised", supervised)
+    monkeypatch.setattr("mcfuser.bisect.answering", refused)
+    assert verified(RELU, tmp_path) == {"skipped": "onnxruntime cannot run the model"}
+    assert not begun[0].alive
+
+
 def test_what_cannot_be_compared_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert verified(RELU, tmp_path, time.monotonic()) == {"skipped": "no time was left"}
     made = compiled(RELU)
@@ -273,11 +294,3 @@ def test_a_tenth_of_the_time_is_set_aside_and_no_more_than_a_check_takes() -> No
     short = built_by(now + 10)
     assert short is not None and short - now == pytest.approx(9.0, abs=0.1)
     assert built_by(now - 1) == now - 1
-
-
-def test_a_device_that_takes_long_to_open_has_more_time_for_the_check() -> None:
-    now = time.monotonic()
-    assert built_by(None, 3.0) is None
-    assert built_by(now + 600, 3.0) == now + 600 - CHECKING - 3.0
-    short = built_by(now + 10, 3.0)
-    assert short is not None and short - now == pytest.approx(8.0, abs=0.1)

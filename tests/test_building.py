@@ -23,8 +23,9 @@ def left(took: float, worked: float, chains: int = 5, backend: Backend = CPU) ->
 def test_a_busy_machine_and_many_chains_leave_more_time_to_build() -> None:
     assert left(1.0, 1.0) < left(4.0, 4.0) < left(4.0, 1.0)
     assert left(1.0, 1.0, 50) > 9.0, "EfficientNet-B0 has 50, and is built in 9 seconds"
-    started = left(4.0, 1.0, 0, GPU) - left(4.0, 1.0, 0)
-    assert started == 4 * GPU.starting > 0.0, "as many times slower as the import"
+    quicker = 4.0 * (CPU.building - GPU.building)
+    started = left(4.0, 1.0, 0, GPU) - left(4.0, 1.0, 0) + quicker
+    assert started == pytest.approx(4 * GPU.starting), "as many times slower as the import"
     assert left(1.0, 1.0, 50, GPU) < left(1.0, 1.0, 50), "their kernels are there"
     assert left(1.0, 1.0, 22, GPU) > 6.1, "what a network of bottlenecks was built in"
     assert left(3.0, 3.0, 121) > 15.0, "DenseNet-121 has as many, and took so long"
@@ -34,9 +35,17 @@ def test_large_weights_leave_more_time_to_check_the_module() -> None:
     """However quickly they were imported: a U-Net's check takes as long as its import."""
     few, many = (ModuleToBuild(took, took, 5, CPU, weights=860_000_000) for took in (1.0, 10.0))
     assert 22.0 < few.seconds() < 30.0
-    assert many.seconds() - few.seconds() == pytest.approx(9.0 * 1.5)
+    assert many.seconds() - few.seconds() == pytest.approx(9.0 * CPU.building)
     busy = ModuleToBuild(20.0, 10.0, 5, CPU, weights=860_000_000)
     assert busy.seconds() > 2 * few.seconds()
+
+
+def test_a_transformer_of_half_a_billion_weights_leaves_its_searches_time() -> None:
+    """Stable Diffusion 3 with six layers was imported in 15 seconds, built in 8.8 and checked in
+    10.2 on an H200's host; on two cores in 23.9 and 21.8."""
+    host, cores = (ModuleToBuild(took, took, 19, GPU, weights=499_000_000) for took in (15.0, 23.9))
+    assert 8.8 + 10.2 < host.seconds() < 30.0
+    assert 21.8 + 10.0 < cores.seconds() < 36.0
 
 
 def test_only_chains_that_there_is_time_for_are_counted() -> None:

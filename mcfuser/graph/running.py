@@ -32,6 +32,7 @@ _WARM = 0.05  # seconds of uncounted runs in each round: threads wake, clocks ri
 _COUNTED = 0.1  # seconds of counted runs in each round, at least _FEW of them
 _FEW = 3
 _KILLED = "the process that ran the module was killed; try again"
+_OUTPUTS = "outputs.npz"
 _LIMIT = 300.0  # seconds that a process may take in all
 
 RunMode = Literal["host", "kernels", "graph"]
@@ -145,22 +146,48 @@ def library_at(module: Path) -> Path:
     return library
 
 
+@dataclass(frozen=True, slots=True)
+class StartedModule:
+    """A process that was started to run the module `library`. It may take until `until`
+    (time.monotonic), `limit` seconds in all, and works in `folder`."""
+
+    process: Supervised
+    library: Path
+    until: float
+    limit: float
+    folder: Path
+
+    def ran(self) -> RunningModule:
+        """Waits until the process has run the module. Raises InputError where it does not run,
+        LimitError where that takes too long."""
+        if (death := _ready(self.process, self.until)) is None:
+            return RunningModule(
+                self.process, self.until, read_unnamed(self.folder / _OUTPUTS), self.folder
+            )
+        if death.why == "time":
+            raise LimitError(f"running the module '{self.library}' took more than {self.limit:g} s")
+        if death.outside:
+            raise KilledError(_KILLED)
+        last = death.last or "it ended without a word"
+        raise InputError(f"the module '{self.library}' does not run: {last}")
+
+
 @contextmanager
-def running(
+def started(
     module: Path,
     feeds: Mapping[str, NDArray[np.generic]],
     mode: RunMode,
     limit: float = math.inf,
-) -> Iterator[RunningModule]:
-    """A process that has run a module on `feeds`, its inputs in order; it is ended with the block.
+) -> Iterator[StartedModule]:
+    """A process that loads a module and runs it on `feeds`, its inputs in order, while the caller
+    does something else; it is ended with the block.
 
     `module` is the library, or a folder with module.so; the process may take `limit` seconds, or
-    _LIMIT if that is less. Raises InputError where there is no module or it does not run,
-    LimitError where that takes too long.
+    _LIMIT if that is less. Raises InputError where there is no module.
     """
     library = library_at(module)
     with tempfile.TemporaryDirectory() as name:
-        given, results = Path(name) / "inputs.npz", Path(name) / "outputs.npz"
+        given, results = Path(name) / "inputs.npz", Path(name) / _OUTPUTS
         write_arrays(given, feeds)
         limit = min(limit, _LIMIT)
         until = time.monotonic() + limit
@@ -168,16 +195,22 @@ def running(
         without = {} if mode != "host" or _asks_compiler(library) else runner.WITHOUT_COMPILER
         child = Supervised(runner.__name__, arguments, environment=without)
         try:
-            if (death := _ready(child, until)) is not None:
-                if death.why == "time":
-                    raise LimitError(f"running the module '{library}' took more than {limit:g} s")
-                if death.outside:
-                    raise KilledError(_KILLED)
-                last = death.last or "it ended without a word"
-                raise InputError(f"the module '{library}' does not run: {last}")
-            yield RunningModule(child, until, read_unnamed(results), Path(name))
+            yield StartedModule(child, library, until, limit, Path(name))
         finally:
             child.end()
+
+
+@contextmanager
+def running(
+    module: Path,
+    feeds: Mapping[str, NDArray[np.generic]],
+    mode: RunMode,
+    limit: float = math.inf,
+) -> Iterator[RunningModule]:
+    """A process that has run a module on `feeds`; the arguments are those of `started`, the errors
+    its and those of `StartedModule.ran`."""
+    with started(module, feeds, mode, limit) as process:
+        yield process.ran()
 
 
 def _asks_compiler(library: Path) -> bool:

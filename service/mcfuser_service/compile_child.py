@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from mcfuser.arguments.precision import narrow_type
-from mcfuser.backends import backend_of
 from mcfuser.bisect import built_by, verify, verify_dynamic
 from mcfuser.compile import LockedBuild, compile_model
-from mcfuser.device import Device
 from mcfuser.devices.catalogue import device_named
 from mcfuser.extents import from_json, highest
 from mcfuser.graph.delivery import delivered
@@ -88,7 +86,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             TuneOptions(**request["options"]),
             shapes,
             listener,
-            built_by(end, _starting(device)) if request["check"] else end,
+            built_by(end) if request["check"] else end,
             limits,
             data,
             narrow_type(request["precision"]),
@@ -120,13 +118,6 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             "built": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         }
     return {"report": {**artifact.report, **provenance}}
-
-
-def _starting(device: Device) -> float:
-    """Seconds until a process has opened a device; none where the device is not at hand, and
-    nothing is compared."""
-    backend = backend_of(device)
-    return backend.starting if backend.missing() is None else 0.0
 
 
 def _source(

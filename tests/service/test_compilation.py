@@ -10,13 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
-from mcfuser.backends.cuda.backend import CudaBackend
-from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.errors import LimitError, ModelError
 from mcfuser.extents import ExtentRange
 from mcfuser.tune.progress import Listener, Note, Progress
 from mcfuser_db import Storage
-from mcfuser_service import compile_child
 from mcfuser_service.claim import Interrupted
 from mcfuser_service.compilation import CompileRequest, CompileResult, compiled, start
 from mcfuser_service.compiler import Compiler
@@ -47,15 +44,6 @@ def test_a_model_is_compiled_and_its_stages_are_told() -> None:
     assert len(set(notes)) == len(notes), "a note is told once, however often progress is"
     for chain in artifact.report["chains"]:
         assert any(f"'{chain['name']}'" in words for words in notes)
-
-
-@pytest.mark.parametrize(("missing", "seconds"), [(None, CudaBackend.starting), ("none", 0.0)])
-def test_time_to_open_a_device_is_kept_where_it_is_at_hand(
-    missing: str | None, seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(CudaBackend, "missing", lambda backend: missing)
-    assert compile_child._starting(CATALOGUE["nvidia/h200"]) == seconds
-    assert compile_child._starting(CATALOGUE["nvidia/a100"]) == seconds
 
 
 def test_ranges_of_extents_become_buckets_that_are_compared(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class CpuBackend:
     has_constants = False
     on_host = True
     starting = 0.0
+    building = 1.5
     installing = 0.5
     """LLVM compiles the kernels: 0.1 to 0.55 s were measured for a chain, on networks of 6 to 78
     chains and three machines."""
