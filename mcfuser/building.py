@@ -23,8 +23,6 @@ AGAIN = 1.3
 alone."""
 EACH = 0.1
 """Seconds that a chain's kernels take besides."""
-ENOUGH = 2
-"""Chains whose kernels tell what those of others take."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class ModuleToBuild:
         """
         each = self.backend.installing
         known = [min(each, AGAIN * seconds + EACH) for seconds in compiled]
-        if len(known) >= ENOUGH:
+        if known:  # of those that weigh most, which take others at most as long
             each = sum(known) / len(known)
         others: float = max(0, self.chains - len(known))
         if self.leaves:

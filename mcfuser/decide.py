@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import median
 
 from mcfuser.backends import backend_of
 from mcfuser.build import DecidedModel
-from mcfuser.building import CHOICE, ModuleToBuild
+from mcfuser.building import ModuleToBuild
 from mcfuser.chain import TF32, Chain, flops, nbytes
 from mcfuser.device import Device
 from mcfuser.errors import InputError
@@ -35,11 +34,6 @@ _REASONS = 3  # for which candidates failed that are told of each kernel, the co
 CHOOSING = 2.0
 """Seconds after tuning's end in which the model may still choose kernels for untuned chains, where
 the module must be there by some time."""
-GPU_CHOICE = 1.0
-"""Seconds in which the model chooses a GPU's kernel, some of whose candidates spill registers: 0.9
-for each of the 177 of a diffusion model's U-Net on 16 cores, 2.0 on a slower host with as many."""
-KNOWN = 8
-"""Chains for which the model has chosen, after which their median tells how long that takes."""
 USEFUL = 4.0
 """Seconds without which a search measures nothing, or next to nothing, on two busy cores. With more
 builders it may be less (Builder.enough)."""
@@ -80,12 +74,15 @@ class ModelTuning:
     share: float = 60.0
     """Seconds of one search, if all searches took the same time: what a kept kernel is judged
     by."""
+    hurried: bool = False
+    """Time was short for a chain, so the model chooses for those after it, too, which weigh less:
+    what time is left is for the kernels that take longest."""
+    going_on: bool = False
+    """Every chain has its kernels, and searches for better ones go on (mcfuser.resume)."""
     module: ModuleToBuild | None = None
     """The module that must be there at some time, if there is such a time."""
     compiled: list[float] = field(default_factory=list)
     """Seconds of a core that the kernels of chains took to compile, as far as that is known."""
-    choosing: list[float] = field(default_factory=list)
-    """Seconds in which the model chose a kernel, for each chain of which it chose all."""
 
     @property
     def measured(self) -> bool:
@@ -94,15 +91,11 @@ class ModelTuning:
 
     def tune(self, chain: Chain) -> Tuned:
         """Tunes within a share of the time that is left for the searches still to come: half of it
-        is shared equally and half by what their chains weigh (`part`). Where an equal share is too
-        short (`short`), only the first ones have one."""
+        is shared equally and half by what their chains weigh (`part`). Where time is `short`, there
+        is none for this search."""
         now = time.monotonic()
-        left = max(0.0, self.deadline - now)
-        weighed = left * self.part / 2
-        if self.short:
-            share = min(max(self.useful, weighed), self.free) if not self.chooses else 0.0
-        else:
-            share = weighed + left / max(1, self.searches) / 2
+        left = max(0.0, self.deadline - now) if not self.short else 0.0
+        share = left * (self.part + 1 / max(1, self.searches)) / 2
         self.searches -= 1
 
         def tell(told: Progress | Note) -> None:
@@ -126,26 +119,20 @@ class ModelTuning:
     def chooses(self) -> bool:
         """The model chooses: the device is not at hand, or no time is left to measure.
 
-        Where time is short it chooses, too, unless a search has time beside the other choices.
+        Where time is short it chooses, too: the searches that there is time for are made after all
+        choices, for the kernels that take longest (mcfuser.resume).
         """
-        if not self.measured or time.monotonic() >= self.deadline:
-            return True
-        return self.short and self.free < self.useful
-
-    @property
-    def free(self) -> float:
-        """The seconds of the next search, if the model chooses where all others would be."""
-        each = CHOICE if self.worker.backend.on_host else GPU_CHOICE
-        if len(self.choosing) >= KNOWN:
-            each = median(self.choosing)
-        return self.deadline - time.monotonic() - each * (self.searches - 1)
+        return not self.measured or time.monotonic() >= self.deadline or self.short
 
     @property
     def short(self) -> bool:
-        """Whether the searches still to come have too little time for each to measure something.
-        Where the device is not at hand they measure nothing, and share what time there is."""
-        left = self.deadline - time.monotonic()
-        return left < self.useful * self.searches and self.measured
+        """Whether the searches still to come have too little time for each to measure something,
+        or those of a chain before had (`hurried`); those that go on do not, as there are no more
+        than have time. Where the device is not at hand they measure nothing, and share what time
+        there is."""
+        if self.going_on or not self.measured:
+            return False
+        return self.hurried or self.deadline - time.monotonic() < self.useful * self.searches
 
     @property
     def ahead(self) -> int:
@@ -172,14 +159,14 @@ class ModelTuning:
         this = max(0.0, mean - (now - since))
         return min(most, this + mean * self.searches) + self.building
 
-    def learn(self, decision: Decision) -> None:
-        """Expects of building what the compiler took for the kernels that are known by now, and
-        leaves tuning the time that this is less."""
-        seconds = (t.conditions.get(COMPILED) for t in decision.kernels)
+    def learn(self, kernels: Sequence[Tuned]) -> None:
+        """Expects of building what the compiler took for the kernels of chains that are known by
+        now, of which these are one's, and leaves tuning the time that this is less."""
+        seconds = (t.conditions.get(COMPILED) for t in kernels)
         known = [s for s in seconds if s is not None]
         if self.module is None or not known:
             return
-        self.compiled.append(sum(known) / len(known) * len(decision.kernels))
+        self.compiled.append(sum(known) / len(known) * len(kernels))
         building = self.module.seconds(self.compiled)
         deadline = self.module.tuned_by(building)
         self.give_up += deadline - self.deadline
@@ -194,10 +181,9 @@ class ModelTuning:
         return expected(chain, self.device, self.options, backend, not self.chooses)
 
     def begin_ahead(self, chain: Chain, cuts: Cuts) -> None:
-        """Begins to build the kernels that the model will choose for a chain, where it does, and
-        where that disturbs nothing that is timed meanwhile."""
-        timed = self.worker.backend.on_host and time.monotonic() < self.deadline
-        for piece in likely(chain, cuts) if self.chooses and not timed else ():
+        """Begins to build the kernels that the model will choose for a chain, where it does: then
+        nothing is timed meanwhile."""
+        for piece in likely(chain, cuts) if self.chooses else ():
             if time.monotonic() < self.give_up:
                 begin_ahead(piece, self.device, self.cache, self.options, self.worker)
 
@@ -252,24 +238,22 @@ def decide_all(
     run.share = run.options.timeout / max(1, sum(searches))
     run.begun, run.planned = time.monotonic(), sum(searches)
     decisions, chains = {}, list(distinct.values())
+    run.hurried = False
     for at, (key, chain) in enumerate(distinct.items()):
         run.place = ChainPlace(before + at + 1, before + len(distinct), chain.name)
         run.searches = sum(searches[at:])
-        short = run.short
+        run.hurried = short = run.short
         cuts = _cuts(short, worth[key])
         if cuts == "unfused":
             run.searches = sum(alone[at:])
         pieces = searches[at] if cuts != "unfused" else alone[at]
         run.part = weights[at] / sum(weights[at:]) / pieces
-        since, chosen = time.monotonic(), run.chooses
         for each in chains[at : at + run.ahead]:
             run.begin_ahead(each, _cuts(short, worth[each.key]))
         decisions[key] = decide(
             chain, run.device, run.tune, run.predict, partial(run.compare, chain), cuts
         )
-        if chosen:
-            run.choosing.append((time.monotonic() - since) / pieces)
-        run.learn(decisions[key])
+        run.learn(decisions[key].kernels)
         for words in decision_words(run.place, decisions[key]):
             run.listener(Note(words))
     return decisions
@@ -286,13 +270,15 @@ def rival(
     """The fastest of a model's covers that are predicted to be about as fast as each other.
 
     Each of the others has one chain that crosses those of the first, and is tuned as long as there
-    is time for searches, where the device is at hand. Its decisions are added to `decisions`. Where
+    is time for searches, where the device is at hand and all of the first one's kernels were
+    measured. Its decisions are added to `decisions`. Where
     the kernels' times in sum are about the same, and there is time to build both modules, these are
     timed (`whole`), as what overlaps and what stays in a cache is in no sum. The other cover is
     taken where it was measured to be faster by more than noise.
     """
     preferred: frozenset[str] = frozenset()
-    for key in parted.close if run.measured else ():
+    known = all(t.measured is not None for d in decisions.values() for t in d.kernels)
+    for key in parted.close if run.measured and known else ():
         other = partition_for(loaded, run.device, price, preferred | {key})
         new = [m for m in other.matches if m.chain.key not in decisions]
         if run.deadline - time.monotonic() < run.useful * len(places(new)):

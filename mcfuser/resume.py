@@ -32,6 +32,7 @@ def resume(
     the time that is left (ModelTuning.tune).
     """
     found, begun, pending = dict(decisions), run.share, cut_short(matches, decisions)
+    run.going_on = True
     for at, each in enumerate(pending):
         left = run.deadline - time.monotonic()
         if left < run.useful or not run.measured:
@@ -47,7 +48,9 @@ def resume(
             gained = f"{before.seconds * 1e6:.1f} us, {after.seconds * 1e6:.1f} now"
             run.listener(Note(f"the search for '{chain.name}' went on: it took {gained}"))
         found[each.key] = with_kernel(found[each.key], kept, each.number, after)
-    run.share = begun
+        if before.measured is None:
+            run.learn(found[each.key].kernels)
+    run.share, run.going_on = begun, False
     return found
 
 

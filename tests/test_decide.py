@@ -27,9 +27,9 @@ from mcfuser.graph.load import load
 from mcfuser.graph.partition import Partition
 from mcfuser.measure.request import COMPILED
 from mcfuser.measure.worker import Worker
-from mcfuser.tune.cover import Cover, Decision
+from mcfuser.tune.cover import Decision
 from mcfuser.tune.progress import Note, Progress, unheard
-from mcfuser.tune.tuned import MemoryCache, TuneOptions
+from mcfuser.tune.tuned import MemoryCache, Tuned, TuneOptions
 from mcfuser.whole import WholeModules
 from tests.support.agreement import disagreement
 from tests.support.interpreted import Pickler
@@ -177,30 +177,50 @@ def test_the_estimate_of_the_time_left_follows_the_searches_that_are_over() -> N
     assert run.left(now - 10) == pytest.approx(8, abs=1)
 
 
-def test_short_time_is_spent_on_what_weighs_most_and_the_model_chooses_the_rest(
+def test_where_time_is_short_the_model_chooses_and_the_rest_is_for_searches_that_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Seven searches in turn, of which each takes all it may have, or 0.3 s for a choice."""
     shares = list[float]()
     monkeypatch.setattr(deciding, "tune", lambda *a: shares.append(a[6] - time.monotonic()))
     useful, chain = deciding.USEFUL, gemm(1, 16, 16, 16, 16)
-    end = time.monotonic() + 100.0
-    run = ModelTuning(CPU, MemoryCache(), QUICK, unheard, StandIn(CPU), end, 5.0, searches=7)
-    run.part = 0.0
+    end = time.monotonic() + 3.5 * useful
+    run = ModelTuning(CPU, MemoryCache(), QUICK, unheard, StandIn(CPU), end, 5.0, searches=4)
+    run.tune(chain)
+    assert run.searches == 3 and not run.short and not run.chooses
+    run.hurried = True
+    run.tune(chain)
+    assert run.short and run.chooses, "those after it weigh less"
+    run.going_on = True
+    run.searches = 3
+    run.tune(chain)
+    assert not run.short and not run.chooses
+    third = 3.5 * useful * (1 + 1 / 3) / 2
+    assert shares == [pytest.approx(s, abs=0.1) for s in (0.0, 0.0, third)]
 
-    def shared(left: float, *searches: int) -> list[float]:
-        for run.searches in searches:
-            run.deadline = time.monotonic() + left
-            run.tune(chain)
-            left -= max(0.3, shares[-1])
-        return [pytest.approx(max(0.0, s), abs=0.1) for s in shares[-len(searches) :]]
 
-    found = shared(10.0, *range(7, 0, -1))
-    assert found == [useful, 0.0, 0.0, 0.0, useful, 0.0, 0.0], "choices took less than expected"
-    assert shared(useful + 4.2, 9) == [useful] and shared(useful + 3.8, 9) == [0.0]
-    run.part = 1.0
-    assert shared(20.0, 9) == [10.0], "half of the time, for what is all of the weight"
-    assert shared(14.0, 20) == [4.5], "the rest is for choices"
+def test_all_chains_after_one_without_time_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five chains, of which the last one alone would have time."""
+    net, found = Net(), list[tuple[bool, bool]]()
+    outputs = [net.op("MatMul", net.input(f"x{n}", n, 64), net.weight(64, 16)) for n in (8, 16, 32)]
+    runs = list[ModelTuning]()
+
+    def decide(chain: Chain, *_: object) -> Decision:
+        (run,) = {id(r): r for r in runs}.values()
+        found.append((run.hurried, run.chooses))
+        run.deadline += 1000.0
+        return Decision(unfused_cut(chain), None, (), (), "noted")
+
+    def begin_ahead(run: ModelTuning, *_: object) -> None:
+        if not runs:
+            runs.append(run)
+
+    monkeypatch.setattr(deciding, "decide", decide)
+    monkeypatch.setattr(ModelTuning, "begin_ahead", begin_ahead)
+    monkeypatch.setattr(ModelTuning, "measured", property(lambda run: True))
+    quick = replace(QUICK, timeout=deciding.USEFUL)
+    compile_model(net.model(*outputs).SerializeToString(), CPU, MemoryCache(), quick, {})
+    assert found == [(True, True)] * 3
+    assert not runs[0].going_on
 
 
 def test_what_building_will_not_take_is_time_for_tuning() -> None:
@@ -212,19 +232,16 @@ def test_what_building_will_not_take_is_time_for_tuning() -> None:
         CPU, MemoryCache(), QUICK, unheard, StandIn(CPU), begun, module.seconds(), module=module
     )
     run.give_up = begun + deciding.CHOOSING
-    chain = gemm(1, 16, 16, 16, 16)
 
-    def decided(*seconds: float | None) -> Decision:
+    def kernels(*seconds: float | None) -> list[Tuned]:
         conditions = [{} if s is None else {COMPILED: s} for s in seconds]
-        kernels = tuple(replace(tuned(), conditions=c) for c in conditions)
-        cover = Cover((1,), (chain,) * len(kernels), kernels)
-        return Decision((1,), cover, (cover,), (), "measured")
+        return [replace(tuned(), conditions=c) for c in conditions]
 
-    run.learn(decided(None))
-    run.learn(Decision((1,), None, (), (), "left to TVM"))
+    run.learn(kernels(None))
+    run.learn([])
     assert (run.deadline, run.compiled) == (begun, []), "nobody knows"
-    run.learn(decided(0.1, None))
-    run.learn(decided(0.0, 0.2))
+    run.learn(kernels(0.1, None))
+    run.learn(kernels(0.0, 0.2))
     assert run.compiled == [0.2, 0.2]
     assert run.building == module.seconds([0.2, 0.2]) < module.seconds() - 2
     assert run.deadline == module.tuned_by(run.building) > begun + 2
@@ -250,10 +267,8 @@ def test_half_of_the_time_is_shared_by_what_chains_weigh(monkeypatch: pytest.Mon
     run.tune(chain)
     assert shares[1] == pytest.approx(1200, abs=1)
     run = ModelTuning(CPU, MemoryCache(), QUICK, unheard, worker, now + 1200, 5.0, searches=1000)
-    for part, share in ((0.75, 1200 * 0.75 / 2), (0.001, deciding.USEFUL)):
-        run.part = part
-        run.tune(chain)
-        assert run.short and shares[-1] == pytest.approx(share, abs=1)
+    run.tune(chain)
+    assert run.short and shares[2] == pytest.approx(0, abs=1)
 
 
 @pytest.mark.thorough
@@ -332,10 +347,10 @@ def test_kernels_of_two_chains_are_built_while_the_model_chooses(
     assert {what for what, _ in told} == {"decided"}, "it can be measured"
 
 
-def test_kernels_are_built_ahead_where_time_is_short_and_nothing_is_timed_beside_them(
+def test_kernels_are_built_ahead_where_time_is_short_or_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a GPU, of as many chains as there are builders for; on a CPU once the time is over."""
+    """Of as many chains as there are builders for: where the model chooses, nothing is timed."""
     begun = []
     monkeypatch.setattr(deciding, "begin_ahead", lambda chain, *_: begun.append(chain.key))
     chain, end = gemm(1, 16, 16, 16, 16), time.monotonic() + 5.0
@@ -349,45 +364,12 @@ def test_kernels_are_built_ahead_where_time_is_short_and_nothing_is_timed_beside
 
     gpu = StandIn(device_named("h200"))
     assert ahead(gpu, 100) > 0 and ahead(gpu, 1) == 0, "a search has time"
-    assert ahead(StandIn(CPU), 100) == 0 and ahead(StandIn(CPU), 100, end - 60.0) > 0
+    for searches, deadline, some in ((100, end, True), (1, end, False), (1, end - 60.0, True)):
+        assert (ahead(StandIn(CPU), searches, deadline) > 0) is some
     run = ModelTuning(gpu.device, MemoryCache(), QUICK, unheard, gpu, end, 5.0)
     for workers, chains in ((1, 2), (2, 2), (16, 16)):
         monkeypatch.setattr(type(gpu.builder), "workers", workers)
         assert run.ahead == chains
-
-
-def test_what_choices_took_tells_how_many_searches_have_time() -> None:
-    """Where the first eight took a tenth of a second, there is time for one beside 99 more."""
-    gpu = StandIn(device_named("h200"))
-    end = time.monotonic() + 60.0
-    run = ModelTuning(gpu.device, MemoryCache(), QUICK, unheard, gpu, end, 5.0)
-    run.searches = 100
-    assert run.chooses, "each is given a second"
-    run.choosing += [9.0] + [0.1] * (deciding.KNOWN - 2)
-    assert run.chooses, "too few are known"
-    run.choosing.append(0.1)
-    assert not run.chooses and run.free == pytest.approx(60.0 - 9.9, abs=1.0)
-
-
-def test_choices_are_timed_where_no_search_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = list[ModelTuning]()
-
-    def decide(chain: Chain, *_: object) -> Decision:
-        time.sleep(0.01)
-        return Decision(unfused_cut(chain), None, (), (), "noted")
-
-    def learn(run: ModelTuning, _: Decision) -> None:
-        runs.append(run)
-
-    monkeypatch.setattr(deciding, "begin_ahead", lambda *_: None)
-    monkeypatch.setattr(deciding, "decide", decide)
-    monkeypatch.setattr(ModelTuning, "learn", learn)
-    net = Net()
-    model = net.model(net.op("MatMul", net.input("x", 8, 64), net.weight(64, 16)))
-    for device, known in ((device_named("h200"), 1), (CPU, 0)):
-        compile_model(model.SerializeToString(), device, MemoryCache(), QUICK, {})
-        assert len(runs[-1].choosing) == known
-        assert all(0.01 <= s < 10.0 for s in runs[-1].choosing)
 
 
 def test_what_weighs_most_is_decided_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -85,6 +86,24 @@ def test_the_searches_of_what_takes_longest_go_on_first() -> None:
     assert found[matches[0].chain.key].times == pytest.approx((8e-5, 2e-5))
     words = [n.words for n in run.told if isinstance(n, Note)]
     assert "went on: it took 20.0 us, 10.0 now" in words[0]
+
+
+def test_what_is_measured_first_when_searches_go_on_tells_how_long_building_takes() -> None:
+    """A kernel that the model had chosen tells nothing of its compiler's time."""
+    matches, decisions = model(
+        decided(replace(kernel(LARGE, 4e-5), measured=None, predicted=4e-5)),
+        decided(kernel(SMALL, 2e-5)),
+    )
+    learned = list[str]()
+
+    class Learns(Run):
+        def learn(self, kernels: Sequence[Tuned]) -> None:
+            learned.extend(TEXTS[k.chain.key] for k in kernels)
+            assert self.going_on and all(k.measured is not None for k in kernels)
+
+    run = Learns(3 * USEFUL)
+    resume(run, matches, decisions)
+    assert learned == [LARGE] and not run.going_on
 
 
 def test_what_settled_is_left() -> None:
