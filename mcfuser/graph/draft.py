@@ -233,6 +233,7 @@ def laid_out(
     flat = np.ascontiguousarray(source.array).reshape(-1)[source.offset :]
     strides = tuple(source.layout[a] * flat.itemsize for a in dims)
     shape = tuple(sizes[a] for a in dims)
+    assert sum((sizes[a] - 1) * source.layout[a] for a in dims) < flat.size, "it reads beyond"
     if not dims:
         return flat[:1]  # an input has a dimension at least
     return np.lib.stride_tricks.as_strided(flat, shape, strides, writeable=False)
@@ -296,7 +297,9 @@ def _fused(source: DraftInput, one: int, two: int, sizes: Mapping[int, int]) -> 
         return source
     array, layout = source.array, source.layout
     if array is not None and layout[one] != layout[two] * sizes[two]:
-        dims = tuple(source.order)
+        rest = [a for a in source.order if a != two]
+        after = rest.index(one) + 1
+        dims = (*rest[:after], two, *rest[after:])
         array = laid_out(source, dims, sizes)
         layout = dict(zip(dims, dense(array.shape), strict=True))
         source = replace(source, array=array, offset=0)

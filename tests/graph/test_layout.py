@@ -381,6 +381,20 @@ def test_what_is_pooled_has_its_channels_last(tmp_path: Path) -> None:
     assert turned(parted(net, conv(net, x, 4, 4), folder=tmp_path)) == 2
 
 
+def test_a_constant_beside_channels_last_is_laid_out_as_they_are(tmp_path: Path) -> None:
+    """A detector's positions, which are added to what its attention compares, have their channels
+    first."""
+    net, place = Net(), np.random.default_rng(0).standard_normal((1, 32, 256)).astype("f4")
+    x = net.op("Relu", conv(net, net.input("x", 1, 3, 32, 32), 32, 3, strides=[2, 2]))
+    rows = net.op("Reshape", x, net.ints(1, 32, 256))
+    values = [net.op("Transpose", v, perm=[0, 2, 1])
+              for v in (net.op("Add", rows, net.const(place)), rows)]  # fmt: skip
+    outputs = [net.op("MatMul", values[i], net.weight(32, 32)) for i in (0, 0, 1)]
+    found = parted(net, *outputs, folder=tmp_path)
+    (added,) = (m for m in found.matches if next(iter(m.constants.values())).ndim == 1)
+    assert np.array_equal(next(iter(added.constants.values())), place[0].T.reshape(-1))
+
+
 # --- what moves elements
 
 
