@@ -271,10 +271,10 @@ def rival(
 
     Each of the others has one chain that crosses those of the first, and is tuned as long as there
     is time for searches, where the device is at hand and all of the first one's kernels were
-    measured. Its decisions are added to `decisions`. Where
-    the kernels' times in sum are about the same, and there is time to build both modules, these are
-    timed (`whole`), as what overlaps and what stays in a cache is in no sum. The other cover is
-    taken where it was measured to be faster by more than noise.
+    measured. Its decisions are added to `decisions`. Where the kernels' times in sum are about the
+    same, and there is time to build both modules, these are timed (`whole`), as what overlaps and
+    what stays in a cache is in no sum. The other cover is taken where it was measured to be faster
+    by more than noise.
     """
     preferred: frozenset[str] = frozenset()
     known = all(t.measured is not None for d in decisions.values() for t in d.kernels)

@@ -49,7 +49,7 @@ def resume(
             run.listener(Note(f"the search for '{chain.name}' went on: it took {gained}"))
         found[each.key] = with_kernel(found[each.key], kept, each.number, after)
         if before.measured is None:
-            run.learn(found[each.key].kernels)
+            run.learn([after])
     run.share, run.going_on = begun, False
     return found
 

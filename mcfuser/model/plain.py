@@ -74,8 +74,7 @@ def matrix(made: TritonCandidates, counts: Terms, device: Device) -> Floats:
         if isinstance(s, Load):
             _load(events, made, s, queue * times, waves * times)
             others = distinct_tiles(made, s, outer, together) / together
-            nbytes = made.nbytes(s.buffer) * _inside(made, s.buffer)
-            events["plain_distinct"] += share * times * nbytes * others
+            events["plain_distinct"] += share * times * _inside(made, s.buffer) * others
         elif isinstance(s, Compute):
             _compute(events, made, s, queue * times, waves * times)
         elif isinstance(s, Repair):
@@ -127,11 +126,12 @@ def _moved(
     """Bytes of the sectors that hold a tile, which are moved whole, and vectors of at most so many
     bytes that a thread moves one after the other. What is a row in memory, or every other number of
     one, is moved as that (lowering.triton.rows)."""
-    nbytes, width = made.nbytes(buffer), float(BYTES[made.plan.program.chain.tensor(tensor).dtype])
+    nbytes, width = (
+        _inside(made, buffer),
+        float(BYTES[made.plan.program.chain.tensor(tensor).dtype]),
+    )
     count, apart = spacing(made, tensor, indices)
-    nbytes = nbytes * _inside(made, buffer)
-    each = np.maximum(SECTOR / count, np.minimum(width * apart, SECTOR))
-    sectors = nbytes / width * each
+    sectors = nbytes / width * np.maximum(SECTOR / count, np.minimum(width * apart, SECTOR))
     beside = np.minimum(contiguous_bytes(made, tensor, indices), nbytes)
     row = np.where(apart <= PAIR, width * count * apart, 0.0)
     longest = np.where(row > beside, VECTOR, most)
@@ -141,14 +141,14 @@ def _moved(
 
 
 def _inside(made: TritonCandidates, buffer: str) -> Floats:
-    """The share of a tile's lanes that lie inside the tensor, on average over its tiles; the others
-    are masked, and move nothing."""
-    share = np.ones(len(made.tiles))
+    """Bytes of a tile that lie inside the tensor, on average over its tiles; lanes beyond it are
+    masked, and move nothing."""
+    nbytes = made.nbytes(buffer)
     for axis in (d.index.plain for d in made.buffer(buffer).dims):
         if axis is not None:
             lanes = made.sizes.trips(axis) * made.asked(axis)
-            share = share * np.minimum(1.0, made.plan.program.chain.size(axis) / lanes)
-    return share
+            nbytes = nbytes * np.minimum(1.0, made.plan.program.chain.size(axis) / lanes)
+    return nbytes
 
 
 def _compute(

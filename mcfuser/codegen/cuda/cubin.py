@@ -142,14 +142,9 @@ def _expect(maps: Sequence[TensorMap], metadata: Any) -> None:
 
 def _expect_kept(asm: Mapping[str, Any], folder: Path) -> None:
     """What a loop keeps in registers for its products is still there in its next iteration."""
-    from triton import knobs
-
     if not keeps_operands(asm["ptx"]):
         return
-    path = folder / "kept.cubin"
-    path.write_bytes(asm["cubin"])
-    command = [knobs.nvidia.nvdisasm.path, "-c", "-ndf", str(path)]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    told = _told("nvdisasm", ("-c", "-ndf"), asm["cubin"], folder)
     if told.returncode:
         raise Illegal("nvdisasm does not tell which registers the kernel writes")
     if lost(asm["ptx"], told.stdout):
@@ -199,16 +194,22 @@ def _binary(source: TritonSource, compiled: Sequence[Any], cubin: bytes, folder:
 def _usage(cubin: bytes, folder: Path) -> tuple[int, int]:
     """The most registers and bytes of stack of a thread; a kernel has a stack only where it
     spills."""
+    found = _USAGE.findall(_told("cuobjdump", ("-res-usage",), cubin, folder).stdout)
+    if not found:
+        raise Illegal("cuobjdump does not tell how many registers the kernel uses")
+    return max(int(r) for r, _ in found), max(int(s) for _, s in found)
+
+
+def _told(
+    tool: str, options: Sequence[str], cubin: bytes, folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """What a tool that Triton brings along tells of a binary."""
     from triton import knobs
 
     path = folder / "kernel.cubin"
     path.write_bytes(cubin)
-    command = [knobs.nvidia.cuobjdump.path, "-res-usage", str(path)]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    found = _USAGE.findall(told.stdout)
-    if not found:
-        raise Illegal("cuobjdump does not tell how many registers the kernel uses")
-    return max(int(r) for r, _ in found), max(int(s) for _, s in found)
+    command = [getattr(knobs.nvidia, tool).path, *options, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 def _first_line(error: BaseException) -> str:
