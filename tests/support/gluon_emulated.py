@@ -74,7 +74,7 @@ class Shared:
     def index(self, i: int) -> Shared:
         if not 0 <= i < len(self.array):
             raise Broken(f"there are {len(self.array)} tiles, and none is {i}")
-        return Shared(self.array[i], self.open)
+        return Shared(self.array[int(i)], self.open)  # by an array it would be a copy
 
     def reshape(self, shape: Sequence[int]) -> Shared:
         found = self.array.reshape(shape)

@@ -204,7 +204,7 @@ def language(place: tuple[int, int]) -> SimpleNamespace:
         **DTYPES,
         int1=np.bool_,
         constexpr=lambda value: value,
-        program_id=lambda axis: tile(np.int32(place[axis])),
+        program_id=lambda axis: tile(np.int32((*place, 0)[axis])),
         inline_asm_elementwise=inline_asm_elementwise,
         static_range=range, cdiv=lambda a, b: -(-a // b), debug_barrier=lambda: None,
         arange=lambda first, last: tile(np.arange(first, last, dtype=np.int32)),

@@ -45,7 +45,8 @@ class CudaBackend:
     knobs: type = TritonKnobs
     sources: tuple[str, ...] = (
         "errors.py", "expr.py", "chain", "algebra", "space", "lowering", "codegen/triton",
-        "codegen/cuda/cubin.py", "codegen/cuda/kept.py", "codegen/cuda/rings.py",
+        "codegen/cuda/cubin.py", "codegen/cuda/descriptors.py", "codegen/cuda/kept.py",
+        "codegen/cuda/rings.py",
     )  # fmt: skip
     soft: Mapping[str, int] = MappingProxyType({"sympy": 0, "triton": 2, "ptxas": 2})
     """A kept kernel is a binary, which no compiler makes again; a new minor version of one may make

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from mcfuser.chain import BYTES
+from mcfuser.codegen.cuda.descriptors import at_risk, misread
 from mcfuser.codegen.cuda.kept import keeps_operands, lost
 from mcfuser.codegen.cuda.rings import overwritten
 from mcfuser.codegen.triton import Launch, TensorMap, TritonSource
@@ -78,7 +79,7 @@ def compile_source(source: TritonSource, arch: str) -> Binary:
             module = _imported(source, folder)
             compiled = [_kernel(source, launch, module, target) for launch in source.launches]
             for kernel in compiled:
-                _expect_kept(kernel.asm, folder)
+                _expect_faithful(kernel.asm, folder)
             cubin = _joined(source, compiled, target)
         except Illegal:
             raise
@@ -140,15 +141,18 @@ def _expect(maps: Sequence[TensorMap], metadata: Any) -> None:
             raise Illegal(f"Triton lays the tile {m.box} of '{m.tensor}' out in a way of its own")
 
 
-def _expect_kept(asm: Mapping[str, Any], folder: Path) -> None:
-    """What a loop keeps in registers for its products is still there in its next iteration."""
-    if not keeps_operands(asm["ptx"]):
+def _expect_faithful(asm: Mapping[str, Any], folder: Path) -> None:
+    """The binary does what its text says, where ptxas is known to make others."""
+    keeps, apart = keeps_operands(asm["ptx"]), at_risk(asm["ptx"])
+    if not keeps and not apart:
         return
-    told = _told("nvdisasm", ("-c", "-ndf"), asm["cubin"], folder)
+    told = _told("nvdisasm", ("-c",), asm["cubin"], folder)
     if told.returncode:
         raise Illegal("nvdisasm does not tell which registers the kernel writes")
-    if lost(asm["ptx"], told.stdout):
+    if keeps and lost(asm["ptx"], told.stdout):
         raise Illegal("ptxas writes over registers that a loop has to keep for its product")
+    if apart and misread(told.stdout):
+        raise Illegal("ptxas lets a product read a tile at an address that nothing has computed")
 
 
 def _joined(source: TritonSource, compiled: Sequence[Any], target: Any) -> bytes:

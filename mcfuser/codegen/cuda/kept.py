@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 _TEXT_LABEL = re.compile(r"^(\$\w+):")
@@ -21,6 +20,7 @@ _REGISTER = re.compile(r"%\w+")
 
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _BRANCH = re.compile(r"\bBRA(?:\.\w+)* `\((\.L_x_\d+)\)")
+_EXIT = re.compile(r"/\*[0-9a-f]+\*/\s+EXIT\b")
 _PRODUCT = re.compile(r"\b[A-Z]GMMA\S* R(\d+), R(\d+)(?:\.reuse)?, gdesc")
 _SIZE = re.compile(r"\b[A-Z]GMMA\.\d+x(\d+)x")
 _WRITES = re.compile(
@@ -40,67 +40,120 @@ class _Write(NamedTuple):
 
 def keeps_operands(ptx: str) -> bool:
     """Whether a loop of the text has a product whose first operand it keeps in registers."""
-    return any(any(kept) for kept in _kept(ptx))
+    return any(any(loop.inside) for loop in _kept(ptx.splitlines()))
+
+
+def text_loops(lines: Sequence[str]) -> Iterator[range]:
+    """The lines of each loop of a PTX text, from its label to a branch back to it."""
+    yield from _bodies(lines, _TEXT_LABEL, _TEXT_BRANCH)
 
 
 def lost(ptx: str, instructions: str) -> bool:
-    """Whether a loop writes over an operand that it has to keep.
+    """Whether a loop writes over an operand that it has to keep, for its products or for those that
+    follow it.
 
     `instructions` are those of the text's binary, as nvdisasm prints them. A loop is found again by
     the number of its products.
     """
-    loops = [
-        (body, found)
-        for body in sorted(_loops(instructions.splitlines(), _LABEL, _BRANCH), key=len)
-        if (found := [i for i, line in enumerate(body) if _PRODUCT.search(line)])
-    ]
-    for kept in sorted(_kept(ptx), key=len):
-        at = next((i for i, (_, found) in enumerate(loops) if len(found) % len(kept) == 0), None)
+    lines = _without_waits(instructions.splitlines())
+    loops = _with_products(lines, _LABEL, _BRANCH, _PRODUCT)
+    for kept in sorted(_kept(ptx.splitlines()), key=lambda loop: len(loop.inside)):
+        count = len(kept.inside)
+        at = next((i for i, loop in enumerate(loops) if len(loop.inside) % count == 0), None)
         if at is None:
             continue
-        body, found = loops.pop(at)  # two loops may have as many products
-        places = (place for i, place in enumerate(found) if kept[i % len(kept)])
-        if any(_computed_over(body, place) for place in places):
-            return True
+        loop = loops.pop(at)  # two loops may have as many products
+        body = lines[loop.body.start : loop.body.stop]
+        for i, place in enumerate(loop.inside):
+            here = place - loop.body.start
+            if kept.inside[i % count] and _computed_over(lines[place], body[here:] + body[:here]):
+                return True
+        for keeps, place in zip(kept.after, loop.after, strict=False):
+            if keeps and _computed_over(lines[place], body + lines[loop.body.stop : place]):
+                return True
     return False
 
 
-def _kept(ptx: str) -> Iterator[Sequence[bool]]:
-    """For every loop of the text, whether it keeps the operand of each of its products that read
-    registers."""
-    for body in _loops(ptx.splitlines(), _TEXT_LABEL, _TEXT_BRANCH):
-        operands = [m[1] for line in body if (m := _TEXT_PRODUCT.search(line)) is not None]
-        written = {
-            name
-            for line in body
-            if (m := _TEXT_WRITES.match(line)) is not None
-            for name in _REGISTER.findall(m[1])
-        }
-        if operands:
-            yield [written.isdisjoint(_REGISTER.findall(operand)) for operand in operands]
+def _without_waits(lines: list[str]) -> list[str]:
+    """The instructions without those behind the kernel's end, where waits for a barrier go on: they
+    branch back, and are no loops around what they wait for."""
+    ends = [i for i, line in enumerate(lines) if _EXIT.search(line) is not None]
+    return lines[: ends[-1]] if ends else lines
 
 
-def _loops(
+class _Kept(NamedTuple):
+    """Of the products of a loop, and of those that follow it, whether the loop keeps the operand of
+    each in registers."""
+
+    inside: Sequence[bool]
+    after: Sequence[bool]
+
+
+class _Loop(NamedTuple):
+    """The lines of a loop, those of its products that read registers, and those of the products
+    between it and the next such loop."""
+
+    body: range
+    inside: Sequence[int]
+    after: Sequence[int]
+
+
+def _kept(lines: Sequence[str]) -> Iterator[_Kept]:
+    """For every loop of the text with products that read registers."""
+
+    def operands(places: Sequence[int]) -> list[frozenset[str]]:
+        found = (_TEXT_PRODUCT.search(lines[i]) for i in places)
+        return [frozenset(_REGISTER.findall(m[1])) for m in found if m is not None]
+
+    def written(first: int, end: int) -> set[str]:
+        found = (_TEXT_WRITES.match(line) for line in lines[first:end])
+        return {name for m in found if m is not None for name in _REGISTER.findall(m[1])}
+
+    for loop in _with_products(lines, _TEXT_LABEL, _TEXT_BRANCH, _TEXT_PRODUCT):
+        changed, inside = written(loop.body.start, loop.body.stop), operands(loop.inside)
+        last = loop.after[-1] if loop.after else loop.body.stop
+        later = changed | written(loop.body.stop, last)
+        yield _Kept(
+            [changed.isdisjoint(o) for o in inside],
+            [o in inside and later.isdisjoint(o) for o in operands(loop.after)],
+        )
+
+
+def _with_products(
+    lines: Sequence[str], label: re.Pattern[str], branch: re.Pattern[str], product: re.Pattern[str]
+) -> list[_Loop]:
+    """The loops that have products, between a label and a branch back to it; short ones first."""
+    products = [i for i, line in enumerate(lines) if product.search(line) is not None]
+    bodies = sorted(_bodies(lines, label, branch), key=len)
+    inside = {body: [i for i in products if i in body] for body in bodies}
+    loops = [body for body in bodies if inside[body]]
+
+    def after(body: range) -> list[int]:
+        ends = [other.start for other in loops if other.start >= body.stop]
+        return [i for i in products if body.stop <= i < min(ends, default=len(lines))]
+
+    return [_Loop(body, inside[body], after(body)) for body in loops]
+
+
+def _bodies(
     lines: Sequence[str], label: re.Pattern[str], branch: re.Pattern[str]
-) -> Iterator[Sequence[str]]:
-    """The lines between every label and a branch back to it."""
+) -> Iterator[range]:
     labels: dict[str, int] = {}
     for i, line in enumerate(lines):
         if (m := label.match(line)) is not None:
             labels[m[1]] = i
         elif (m := branch.search(line)) is not None and m[1] in labels:
-            yield lines[labels[m[1]] : i + 1]
+            yield range(labels[m[1]], i + 1)
 
 
-def _computed_over(body: Sequence[str], place: int) -> bool:
-    """Whether what a product reads was computed in the loop: the last instruction before it that
-    writes one of its registers, in this iteration or the one before, does not bring a value back.
-    """
-    m = _PRODUCT.search(body[place])
+def _computed_over(product: str, before: Sequence[str]) -> bool:
+    """Whether what a product reads was computed in the lines that ran before it: the last one that
+    writes one of its registers does not bring a value back."""
+    m = _PRODUCT.search(product)
     assert m is not None
     first = int(m[2])
     wanted = set(range(first, first + _OPERAND))
-    for line in chain(reversed(body[:place]), reversed(body[place:])):
+    for line in reversed(before):
         if (write := _written(line)) is None:
             continue
         hit = wanted.intersection(write.registers)

@@ -13,7 +13,7 @@ from mcfuser.codegen.triton.hopper.warpgroup import (
     of,
     operand,
 )
-from mcfuser.codegen.triton.loop import block, edge
+from mcfuser.codegen.triton.loop import block, edge, whole_end
 from mcfuser.codegen.triton.statement import sides
 from mcfuser.expr import Call, Cast, Expr, conjuncts
 from mcfuser.lowering.triton.hopper.groups import WarpGroups
@@ -21,6 +21,10 @@ from mcfuser.space.bounds import bounds
 from mcfuser.space.statement import Compute, Loop, Repair, Statement
 
 Body = tuple[Statement, ...]
+
+UNKNOWN = "0, which no compiler knows"
+"""Of a number that they know, all warp groups of a block compute the same addresses. ptxas 12.8
+computes these once, in one of three or more groups, and others read registers that hold nothing."""
 
 
 def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) -> list[str]:
@@ -30,7 +34,7 @@ def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) ->
     groups = of(frame)
     loop = groups.loop
     body = groups.body
-    lines = [*block(frame, before), f"{TAB}iteration = 0"]
+    lines = [*block(frame, before), f"{TAB}iteration = gl.program_id(2)  # {UNKNOWN}"]
     if groups.deferred:  # the first iteration issues no deferred products
         step, known = frame.schedule.tile(loop.axis), start.isdigit()
         frame.at[loop.axis] = int(start) // step if known else None
@@ -41,7 +45,16 @@ def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) ->
     frame.unmasked, limit = _unmasked(frame, loop, body)
     if frame.unmasked:
         lines.append(f"{TAB}{loop.axis}_inside = {limit}")
-    lines += _iterations(frame, loop, start, stop, body)
+    end = whole_end(frame, loop, start)
+    if end is not None:
+        frame.whole.add(loop.axis)
+        lines += _iterations(frame, loop, start, end, body)
+        frame.whole.discard(loop.axis)
+        frame.at[loop.axis] = frame.schedule.trips(loop.axis) - 1
+        lines += _iteration(frame, body, first=False)
+        del frame.at[loop.axis]
+    else:
+        lines += _iterations(frame, loop, start, stop, body)
     frame.unmasked = {}
     lines += _last_deferred(frame, body) if groups.deferred else []
     for name in groups.lanes:

@@ -81,7 +81,8 @@ class Frame:
     `summed` holds the buffers to which a loop around does nothing but add products, each with its
     tiles that are matrices meanwhile.
     `placed` holds the names of pointers to the partial results of parts that are defined already;
-    they stay defined, since no loop encloses a Combine.
+    they stay defined, since no loop encloses a Combine. `whole` holds the axes whose tiles lie
+    inside their extents in the iterations that are written, though not in all.
 
     In a kernel with warp groups the frame is that of one of the `groups`. `arrived` holds the
     buffers whose tiles this iteration has waited for, each with whether it is the tile of a
@@ -99,6 +100,7 @@ class Frame:
     fresh: set[str] = field(default_factory=set)
     summed: dict[str, dict[str, MatrixSum]] = field(default_factory=dict)
     placed: set[str] = field(default_factory=set)
+    whole: set[str] = field(default_factory=set)
     groups: WarpGroups | None = None
     arrived: set[tuple[str, bool]] = field(default_factory=set)
     deferred: tuple[Compute, ...] = ()
@@ -189,7 +191,7 @@ class Frame:
 
     def inside(self, a: str) -> TileValue | None:
         """The mask of an axis, None where all its lanes are inside."""
-        if self.layout.scalar(a):
+        if self.layout.scalar(a) or a in self.whole:
             return None
         iteration, tile, width = self.at[a], self.schedule.tile(a), self.layout.width(a)
         if iteration is not None and not self.run_time(a):

@@ -73,22 +73,61 @@ def _loop(frame: Frame, s: Loop) -> list[str]:
         if frame.split is not None and s.axis == frame.split.axis:
             raise Illegal(f"the loop over '{s.axis}' has parts, yet must be written out")
         return _iterations(frame, (s.axis,), partial(_guarded, frame, s), comment=True)
-    ends = loop_range(frame, s)
-    frame.at[s.axis] = None
-    head = call(frame.depth, f"for {frame.start(s.axis)} in range", ends, ":")
+    first, last, *step = loop_range(frame, s)
     summed = _summed(frame, s)
     frame.summed |= {name: {} for name in summed}
-    frame.depth += 1
-    lines = frame.define(s.axis, block(frame, s.body))
-    frame.depth -= 1
-    del frame.at[s.axis]
+    end = whole_end(frame, s, first)
+    if end is None:
+        lines = _ranged(frame, s, [first, last, *step])
+    else:
+        frame.whole.add(s.axis)
+        lines = _ranged(frame, s, [first, end, *step])
+        frame.whole.discard(s.axis)
+        frame.at[s.axis] = frame.schedule.trips(s.axis) - 1
+        lines += frame.define(s.axis, block(frame, s.body))
+        del frame.at[s.axis]
     before, after = list[str](), list[str]()
     for buffer in summed:
         for tile, made in frame.summed.pop(buffer).items():
             kept = frame.layout.space(buffer)
             before += assign(frame.depth, made.matrix, _as_matrix(frame, tile, kept, made))
             after += assign(frame.depth, tile, _as_tile(frame, kept, made))
-    return [*before, *head, *lines, *after]
+    return [*before, *lines, *after]
+
+
+def _ranged(frame: Frame, s: Loop, ends: Sequence[str]) -> list[str]:
+    frame.at[s.axis] = None
+    head = call(frame.depth, f"for {frame.start(s.axis)} in range", ends, ":")
+    frame.depth += 1
+    lines = frame.define(s.axis, block(frame, s.body))
+    frame.depth -= 1
+    del frame.at[s.axis]
+    return [*head, *lines]
+
+
+def whole_end(frame: Frame, s: Loop, first: str) -> str | None:
+    """The end of the iterations whose tiles lie inside the extent, where the last one is written
+    apart; None where all are written as one.
+
+    The scores of a softmax are filled past the end of the axis. In one loop that costs every
+    iteration a selection for each of its numbers, and a mask for what it loads.
+
+    An iteration with loops inside stays in its loop: where it loads several tiles in a row, ptxas
+    12.8 takes the registers of one tile's address for another's, and the kernel is wrong or reads
+    where nothing is (H200, 2026-11-30).
+    """
+    a, schedule = s.axis, frame.schedule
+    fills = [t.fill for t in s.body if isinstance(t, Compute) and t.fill is not None]
+    if not any(a in fill.axes for fill in fills) or any(isinstance(t, Loop) for t in s.body):
+        return None
+    if s.lo or s.hi or frame.run_time(a) or not first.isdigit():
+        return None
+    if frame.split is not None and frame.split.axis == a:
+        return None
+    if not schedule.ragged(a) or frame.layout.width(a) > schedule.tile(a):
+        return None
+    end = schedule.chain.size(a) // schedule.tile(a) * schedule.tile(a)
+    return str(end) if end > int(first) else None
 
 
 def _summed(frame: Frame, s: Loop) -> list[str]:

@@ -79,6 +79,39 @@ def test_an_unrolled_loop_has_its_products_several_times() -> None:
     assert lost(text("a", "p"), instructions(*body, "FMUL R100, R8, R8", *body))
 
 
+def followed(ptx: str, *products: str, body: str = "") -> str:
+    """The text, with products behind its loop."""
+    lines = [f"wgmma.mma_async.{SIZE} {{%c1,%c2}}, {{%{x}1,%{x}2}}, %rd8, 1, 1, 1, 0;"
+             for x in products]  # fmt: skip
+    return ptx.replace("ret;", "\n".join([body, *lines, "ret;"]))
+
+
+def behind(loop: str, *body: str) -> str:
+    """Instructions between a loop and the end of the kernel."""
+    lines = [f"        /*{4096 + 16 * i:04x}*/ {'':15}{line} ;" for i, line in enumerate(body)]
+    end = "        /*0e00*/                   EXIT ;"
+    first, *waits = loop.split(".L_x_5:")
+    return "\n".join([first, *lines, end, ".L_x_5:" + waits[0]])
+
+
+def test_what_a_loop_keeps_is_there_behind_it() -> None:
+    """The products of an iteration that is written apart read the same operand."""
+    apart, over = followed(text("a", "p"), "a", "p"), "FMUL R100, R8, R8"
+    loop = instructions(product(100), product(60))
+    assert not lost(apart, behind(loop, product(100), product(60), over))
+    assert lost(apart, behind(loop, over, product(100), product(60)))
+    assert not lost(apart, behind(loop, over, "LDL.128 R100, [R1]", product(100), product(60)))
+    computed = instructions(product(100), "FMUL R60, R8, R8", product(60))
+    assert lost(apart, behind(computed, product(60), product(60)))
+    assert not lost(followed(text("a", "p"), "p"), behind(loop, over, product(100)))
+
+
+def test_an_operand_that_is_written_behind_the_loop_is_another() -> None:
+    apart = followed(text("a", "p"), "a", body="mov.b32 \t%a1, %b1;")
+    loop = instructions(product(100), product(60))
+    assert not lost(apart, behind(loop, "FMUL R100, R8, R8", product(100)))
+
+
 def heads(stages: int) -> TritonSource:
     chain = attention(8, 1024, 1024, 64, 64, "float16")
     schedule = scheduled(chain, "mh.nk", {"m": 64, "n": 64, "k": 64, "h": 64})

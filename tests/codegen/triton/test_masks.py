@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -116,3 +116,42 @@ def test_what_is_not_absorbed_keeps_every_mask(scores: str, weight: str, kept: s
         chain = replace(chain, outputs=("O", "T"))
     text = agree(scheduled(chain, "mh.nk", TILES), chain).text
     assert selections(text) > 1, text
+
+
+def softmax(
+    tiles: Mapping[str, int], extent: int = 37, parts: int = 1, expression: str = "mh.nk"
+) -> str:
+    chain = spelt(*SPELT["as a softmax"], "", extent)
+    split = ("n", parts) if parts > 1 else ()
+    return agree(scheduled(chain, expression, {**TILES, **tiles}, *split), chain).text
+
+
+@pytest.mark.parametrize("tiles", [{}, {"m": 8, "n": 32}])
+def test_the_last_iteration_alone_looks_past_the_end(tiles: Mapping[str, int]) -> None:
+    """It stands behind the loop, whose tiles lie inside the extent."""
+    text = softmax(tiles)
+    tile = {**TILES, **tiles}["n"]
+    head = f"    for n_start in range(0, {37 // tile * tile}, {tile}):\n"
+    before, last = text.split(f"    n = {37 // tile * tile} + tl.arange(0, {tile})\n")
+    assert head in before
+    assert "n_in" not in before
+    assert selections(last) == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "tiles", "parts"),
+    [("mh.nk", {"k": 8}, 1), ("m.n(k,h)", {"h": 8}, 1), ("mh.nk", {"n": 24}, 1), ("mh.nk", {}, 2)],
+    ids=["a loop inside", "loops written out", "lanes of the next tile", "parts"],
+)
+def test_other_loops_look_past_the_end_in_every_iteration(
+    expression: str, tiles: Mapping[str, int], parts: int
+) -> None:
+    text = softmax(tiles, 37, parts, expression)
+    assert selections(text) == 1
+    assert text.count("R_old = R\n") == 1
+
+
+def test_an_extent_of_whole_tiles_has_one_loop() -> None:
+    text = softmax({}, 48)
+    assert "range(0, 48, 16)" in text
+    assert selections(text) == 0

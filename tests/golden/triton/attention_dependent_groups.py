@@ -94,7 +94,7 @@ def attention_dependent_groups_rows(
     R = gl.full((64,), LOWEST, gl.float32, ROWS)
     Z = lanes(gl.zeros((64, 64), gl.float32, TILE))
     U = gl.zeros((64, 64), gl.float32, TILE)
-    iteration = 0
+    iteration = gl.program_id(2)  # 0, which no compiler knows
     slot = iteration % 2
     phase = iteration // 2 % 2
     n = gl.arange(0, 64, COLUMNS)

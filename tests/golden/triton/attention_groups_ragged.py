@@ -88,7 +88,7 @@ def attention_groups_ragged_rows(
     R = gl.full((64,), LOWEST, gl.float32, ROWS)
     Z = lanes(gl.zeros((64, 64), gl.float32, TILE))
     U = gl.zeros((64, 128), gl.float32, TILE)
-    iteration = 0
+    iteration = gl.program_id(2)  # 0, which no compiler knows
     slot = iteration % 2
     phase = iteration // 2 % 2
     mbarrier.wait(K_full.index(slot), phase)
@@ -108,13 +108,11 @@ def attention_groups_ragged_rows(
     Z += lanes(P)
     U_left = gl.convert_layout(P.to(gl.float16), LEFT)
     iteration += 1
-    for n_start in range(64, 577, 64):
+    for n_start in range(64, 576, 64):
         slot = iteration % 2
         phase = iteration // 2 % 2
         slot_before = (iteration - 1) % 2
         phase_before = (iteration - 1) // 2 % 2
-        n = n_start + gl.arange(0, 64, COLUMNS)
-        n_in = n < 577
         mbarrier.wait(K_full.index(slot), phase)
         S = hopper.warpgroup_mma(
             Q_tile.index(group).reshape([64, 128]),
@@ -130,8 +128,6 @@ def attention_groups_ragged_rows(
         S = hopper.warpgroup_mma_wait(1, deps=(S,))
         mbarrier.arrive(K_empty.index(slot), count=1)
         R_old = R
-        if n_start > 513:
-            S = gl.where(n_in[None, :], S, LOWEST)
         R = gl.maximum(R, gl.max(S, 1) * 0.16129820911147805)
         Z = by_lane(gl.exp2(R_old - R), Z) * Z
         P = gl.exp2(S * 0.16129820911147805 - R[:, None])
@@ -141,6 +137,35 @@ def attention_groups_ragged_rows(
         U = gl.exp2(R_old - R)[:, None] * U
         U_left = gl.convert_layout(P.to(gl.float16), LEFT)
         iteration += 1
+    slot = iteration % 2
+    phase = iteration // 2 % 2
+    slot_before = (iteration - 1) % 2
+    phase_before = (iteration - 1) // 2 % 2
+    n = 576 + gl.arange(0, 64, COLUMNS)
+    n_in = n < 577
+    mbarrier.wait(K_full.index(slot), phase)
+    S = hopper.warpgroup_mma(
+        Q_tile.index(group).reshape([64, 128]),
+        K_tile.index(slot).reshape([64, 128]).permute((1, 0)),
+        gl.zeros((64, 64), gl.float32, TILE),
+        use_acc=False,
+        is_async=True,
+    )
+    mbarrier.wait(V_full.index(slot_before), phase_before)
+    U = hopper.warpgroup_mma(U_left, V_tile.index(slot_before).reshape([64, 128]), U, is_async=True)
+    S = hopper.warpgroup_mma_wait(1, deps=(S,))
+    mbarrier.arrive(K_empty.index(slot), count=1)
+    R_old = R
+    S = gl.where(n_in[None, :], S, LOWEST)
+    R = gl.maximum(R, gl.max(S, 1) * 0.16129820911147805)
+    Z = by_lane(gl.exp2(R_old - R), Z) * Z
+    P = gl.exp2(S * 0.16129820911147805 - R[:, None])
+    Z += lanes(P)
+    U, U_left = hopper.warpgroup_mma_wait(0, deps=(U, U_left))
+    mbarrier.arrive(V_empty.index(slot_before), count=1)
+    U = gl.exp2(R_old - R)[:, None] * U
+    U_left = gl.convert_layout(P.to(gl.float16), LEFT)
+    iteration += 1
     slot_before = (iteration - 1) % 2
     phase_before = (iteration - 1) // 2 % 2
     mbarrier.wait(V_full.index(slot_before), phase_before)

@@ -80,7 +80,7 @@ def gated_groups_rows(
     n = n_start + gl.arange(0, 64, COLUMNS)
     G = gl.zeros((64, 64), gl.float32, TILE)
     U = gl.zeros((64, 64), gl.float32, TILE)
-    iteration = 0
+    iteration = gl.program_id(2)  # 0, which no compiler knows
     for k_start in range(0, 512, 64):
         slot = iteration % 2
         phase = iteration // 2 % 2

@@ -208,10 +208,22 @@ def test_iterations_inside_a_domain_have_no_mask() -> None:
     assert text.count("    for n_start in") == 2  # one of them loads
 
 
+def test_no_compiler_knows_which_tile_an_iteration_reads() -> None:
+    """Several groups would share the address of a tile that all of them know (see `UNKNOWN`)."""
+    case = Case("attention", "mh.nk", "m=512 n=256 k=64 h=64", "m=256 n=64 k=64 h=64", 4)
+    loads, rows = case.source.text.split("def kernel_rows(")
+    assert "    iteration = 0\n" in loads
+    assert "iteration = 0" not in rows
+    assert rows.count("    iteration = gl.program_id(2)  # 0, which no compiler knows\n") == 1
+    assert all(launch.blocks({})[2] == 1 for launch in case.source.launches)
+
+
 def test_scores_past_the_end_are_masked_in_the_last_iteration_and_nothing_else_is() -> None:
     text = replace(CAUSAL, chain="attention", extents="m=197 n=197", tiles="m=128 n=64").source.text
-    assert "if n_start > 133:\n            S = gl.where(n_in[None, :], S, LOWEST)\n" in text
-    assert text.count("n_in[None, :]") == 1
+    before, last = text.split("    n = 192 + gl.arange(0, 64, COLUMNS)\n")
+    assert "    for n_start in range(64, 192, 64):\n" in before
+    assert "n_in" not in before
+    assert last.count("    S = gl.where(n_in[None, :], S, LOWEST)\n") == 1
     causal = replace(CAUSAL, extents="m=197 n=197").source.text
     assert "n_in[" not in causal, "n <= m ends there"
 
