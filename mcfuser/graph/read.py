@@ -122,7 +122,16 @@ def normalized(model: OnnxModel, known: Collection[str], limits: ModelLimits) ->
     _check_valid(proto)
     proto = raised(proto)
     name_nodes(proto.graph)
+    _name_sides(proto)
     return model.with_proto(proto)
+
+
+def _name_sides(proto: onnx.ModelProto) -> None:
+    """Writes the default of STFT's `onesided`, which is 1: onnx infers shapes as if it were 0."""
+    for node in inside(proto.graph, onnx.NodeProto):
+        named = any(a.name == "onesided" for a in node.attribute)
+        if node.op_type == "STFT" and not node.domain and not named:
+            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
 def expand(

@@ -7,6 +7,7 @@ import pytest
 
 from mcfuser.errors import ModelError
 from mcfuser.graph.load import load
+from tests.support.nets import Net
 from tests.support.one_node import Arrays, agree, one_node, replaced
 
 RANDOM = np.random.default_rng(0)
@@ -74,3 +75,18 @@ def test_what_cannot_be_known_is_refused() -> None:
     model = one_node("DFT", ["x"], 1, given, onesided=1)
     with pytest.raises(ModelError, match=r"'DFT'.*onesided"):
         replaced(model)
+
+
+def test_the_shape_of_a_spectrum_of_one_side_is_known_behind_it() -> None:
+    """A model that counts its frames, and says nothing of sides: that is one side."""
+    net = Net(opset=17)
+    x = net.input("x", 2, 60)
+    spectrum = net.op("STFT", x, net.ints(4), net.weight(16))
+    power = net.op("ReduceSumSquare", spectrum, axes=[-1], keepdims=0)
+    bands = net.op("Transpose", net.op("MatMul", power, net.weight(9, 5)), perm=[0, 2, 1])
+    frames = net.op("Squeeze", net.op("Shape", bands, start=2, end=3))
+    places = net.op("Range", net.const(0, np.int64), frames, net.const(1, np.int64))
+    early = net.op("Less", places, net.const(7, np.int64))
+    kept = net.op("Where", early, bands, net.const(0, np.float32))
+    model = net.model(net.op("ReduceSumSquare", kept, axes=[-1], keepdims=0))
+    load(model.SerializeToString(), {})
