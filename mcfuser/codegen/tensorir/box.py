@@ -37,7 +37,7 @@ def fill_box(w: Writer, s: Load) -> None:
         for i, position in zip(outer, at, strict=True):
             d, here = box.dimensions[i], plus(firsts[i], position)
             if d.padding is not None:
-                conditions += _inside(tensor, d.padding, here)
+                conditions += _inside(tensor, d.padding, here, _overhangs(w, d))
                 here = minus(here, str(tensor.padding[d.padding].before))
             place = plus(place, times(position, box.pitches[i]))
             address = plus(address, times(here, d.stride))
@@ -86,12 +86,20 @@ def _end(w: Writer, m: MovingDigit) -> str:
     return end
 
 
-def _inside(tensor: Tensor, padding: int, position: str) -> list[str]:
+def _overhangs(w: Writer, d: BoxDimension) -> bool:
+    """Whether the box of some tile has positions along a dimension that no element of the tensor
+    has: tiles reach past the end of their axis, or past that of a digit."""
+    some = [m for m, _ in d.moving if int(m.count) < m.digit.extent]
+    split = any(m.unit > 1 or not m.outer for m in some)
+    return split or any(w.schedule.ragged(a) for m in some for a in m.index.axes)
+
+
+def _inside(tensor: Tensor, padding: int, position: str, overhangs: bool) -> list[str]:
     """The conditions on which a position along one of a tensor's paddings, counted from where that
     begins, is inside the array."""
     p = tensor.padding[padding]
     conditions = [f"{position} >= {p.before}"] if p.before else []
-    if last_along(tensor, padding) >= p.extent:
+    if overhangs or last_along(tensor, padding) >= p.extent:
         conditions.append(f"{position} < {p.before + p.extent}")
     return conditions
 

@@ -115,6 +115,16 @@ def test_padding_that_no_window_reaches_is_no_condition() -> None:
     assert ">= 1:" in text and "T.And(" not in text
 
 
+def test_the_last_tile_reads_nothing_behind_the_array() -> None:
+    """Of 14 lines it has two of its four, and the box has five: two of them are none."""
+    c = padded(Windows(14, 2, before=1), ROWS, columns=16)
+    schedule = scheduled(c, k=1, m=4)
+    text = generate(schedule, "kernel", KNOBS).text
+    assert "if T.And(m_t * 4 + A_2 >= 1, m_t * 4 + A_2 < 15):" in text
+    flat, known = drawn_arrays(c)
+    assert error(run(schedule, c, KNOBS, flat), evaluate(c, known)) < 1e-6
+
+
 @pytest.mark.parametrize("tile", [1, 2, 64])
 @pytest.mark.parametrize("pictures", [1, 2, 3])
 def test_pictures_whose_number_is_known_at_run_time_only(pictures: int, tile: int) -> None:
