@@ -54,20 +54,22 @@ def call(
     chain: Chain,
     inputs: dict,
     extents: Mapping[str, int],
+    place: Callable[[np.ndarray], tvm.runtime.Tensor] = tvm.runtime.tensor,
 ) -> dict:
-    """The same of a function that is built, for these values of the run-time extents."""
+    """The same of a function that is built, for these values of the run-time extents; `place` puts
+    arrays where the function finds them."""
     packed, plain = dict(source.packed), fixed(chain, extents)
     arguments = []
     for name in plain.inputs:
         array = inputs[name].astype(plain.tensor(name).dtype)
         flat = pack(logical(plain, name, array), packed[name]) if name in packed else array
         shape = (-1,) if name in packed else _shape(chain, plain, name)
-        arguments.append(tvm.runtime.tensor(np.ascontiguousarray(flat.reshape(shape))))
+        arguments.append(place(np.ascontiguousarray(flat.reshape(shape))))
     arguments += [extents[a] for a in source.scalars]
     outputs = {}
     for name in plain.outputs:
         empty = np.full(flat_size(plain, name), np.nan, plain.tensor(name).dtype)
-        outputs[name] = tvm.runtime.tensor(empty.reshape(_shape(chain, plain, name)))
+        outputs[name] = place(empty.reshape(_shape(chain, plain, name)))
     function(*arguments, *outputs.values())
     return {n: logical(plain, n, t.numpy().reshape(-1)) for n, t in outputs.items()}
 
