@@ -122,16 +122,8 @@ def normalized(model: OnnxModel, known: Collection[str], limits: ModelLimits) ->
     _check_valid(proto)
     proto = raised(proto)
     name_nodes(proto.graph)
-    _name_sides(proto)
+    _write_defaults(proto, [("", "STFT")])
     return model.with_proto(proto)
-
-
-def _name_sides(proto: onnx.ModelProto) -> None:
-    """Writes the default of STFT's `onesided`, which is 1: onnx infers shapes as if it were 0."""
-    for node in inside(proto.graph, onnx.NodeProto):
-        named = any(a.name == "onesided" for a in node.attribute)
-        if node.op_type == "STFT" and not node.domain and not named:
-            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
 def expand(
@@ -189,7 +181,8 @@ def _written_out(proto: onnx.ModelProto, foreign: list[tuple[str, str]]) -> onnx
 
 def _write_defaults(proto: onnx.ModelProto, foreign: list[tuple[str, str]]) -> None:
     """Gives the nodes of these operators the attributes that they leave out: onnx's inliner takes
-    none from the operator's definition, to which a function's body refers."""
+    none from the operator's definition, to which a function's body refers, and where an STFT says
+    not of how many sides it is, onnx infers the shape of two, though its default is one."""
     for node in inside(proto.graph, onnx.NodeProto):
         if (node.domain, node.op_type) in foreign:
             present = {a.name for a in node.attribute}

@@ -15,10 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from mcfuser.codegen.cuda.kept import text_loops
+from mcfuser.codegen.cuda.kept import LABEL, text_loops
 
 _TEXT_PRODUCT = re.compile(r"\bwgmma\.mma_async")
-_LABEL = re.compile(r"^(\.L_x_\d+):")
 _TARGET = re.compile(r"\.L_x_\d+")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]+\*/\s+(?:(@)!?U?PT?\d?\s+)?([A-Z][\w.]*)\s*([^;]*?)\s*;")
 _PREDICATE = re.compile(r"!?U?P(?:T|\d)$")
@@ -92,7 +91,7 @@ def _read(text: str) -> tuple[list[_Instruction], dict[str, int]]:
     code: list[_Instruction] = []
     labels: dict[str, int] = {}
     for line in text.splitlines():
-        if (label := _LABEL.match(line)) is not None:
+        if (label := LABEL.match(line)) is not None:
             labels[label[1]] = len(code)
         elif (m := _INSTRUCTION.search(line)) is not None:
             operands = tuple(o.strip() for o in m[3].split(","))
@@ -107,15 +106,16 @@ def _read(text: str) -> tuple[list[_Instruction], dict[str, int]]:
 def _states(code: Sequence[_Instruction], labels: Mapping[str, int]) -> Sequence[_Registers | None]:
     """What the uniform registers hold before each instruction, on all paths to it; None where none
     leads there."""
-    before: list[_Registers | None] = [None] * len(code)
-    if code:
-        before[0] = {}
-    waiting = [0] if code else []
+    if not code:
+        return []
+    before: list[_Registers | None] = [{}, *[None] * (len(code) - 1)]
+    waiting = [0]
     while waiting:
         i = waiting.pop()
         state = before[i]
         assert state is not None
-        after = {**state, **_written(code[i], state)}
+        written = _written(code[i], state)
+        after = {**state, **written} if written else state
         for following in _following(code[i], i, labels):
             if following >= len(code):
                 continue

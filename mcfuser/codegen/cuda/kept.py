@@ -18,7 +18,8 @@ _TEXT_PRODUCT = re.compile(r"\bwgmma\.mma_async\S*\s+\{[^}]*\}, \{([^}]*)\}")
 _TEXT_WRITES = re.compile(r"^\s*(?:@!?%\w+\s+)?[a-z][\w.:]*\s+(\{[^}]*\}|%\w+(?:\|%\w+)?)")
 _REGISTER = re.compile(r"%\w+")
 
-_LABEL = re.compile(r"^(\.L_x_\d+):")
+LABEL = re.compile(r"^(\.L_x_\d+):")
+"""A label among instructions, as nvdisasm prints it."""
 _BRANCH = re.compile(r"\bBRA(?:\.\w+)* `\((\.L_x_\d+)\)")
 _EXIT = re.compile(r"/\*[0-9a-f]+\*/\s+EXIT\b")
 _PRODUCT = re.compile(r"\b[A-Z]GMMA\S* R(\d+), R(\d+)(?:\.reuse)?, gdesc")
@@ -45,7 +46,7 @@ def keeps_operands(ptx: str) -> bool:
 
 def text_loops(lines: Sequence[str]) -> Iterator[range]:
     """The lines of each loop of a PTX text, from its label to a branch back to it."""
-    yield from _bodies(lines, _TEXT_LABEL, _TEXT_BRANCH)
+    return _bodies(lines, _TEXT_LABEL, _TEXT_BRANCH)
 
 
 def lost(ptx: str, instructions: str) -> bool:
@@ -56,7 +57,7 @@ def lost(ptx: str, instructions: str) -> bool:
     the number of its products.
     """
     lines = _without_waits(instructions.splitlines())
-    loops = _with_products(lines, _LABEL, _BRANCH, _PRODUCT)
+    loops = _with_products(lines, LABEL, _BRANCH, _PRODUCT)
     for kept in sorted(_kept(ptx.splitlines()), key=lambda loop: len(loop.inside)):
         count = len(kept.inside)
         at = next((i for i, loop in enumerate(loops) if len(loop.inside) % count == 0), None)
@@ -138,6 +139,7 @@ def _with_products(
 def _bodies(
     lines: Sequence[str], label: re.Pattern[str], branch: re.Pattern[str]
 ) -> Iterator[range]:
+    """The lines between every label and a branch back to it."""
     labels: dict[str, int] = {}
     for i, line in enumerate(lines):
         if (m := label.match(line)) is not None:

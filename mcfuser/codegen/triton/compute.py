@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mcfuser.codegen.triton.frame import TAB, Frame, call
+from mcfuser.codegen.triton.frame import TAB, Frame
 from mcfuser.codegen.triton.hopper.warpgroup import (
     begin_deferred,
     counted,
@@ -13,7 +13,7 @@ from mcfuser.codegen.triton.hopper.warpgroup import (
     of,
     operand,
 )
-from mcfuser.codegen.triton.loop import block, edge, whole_end
+from mcfuser.codegen.triton.loop import block, edge, repeated
 from mcfuser.codegen.triton.statement import sides
 from mcfuser.expr import Call, Cast, Expr, conjuncts
 from mcfuser.lowering.triton.hopper.groups import WarpGroups
@@ -45,16 +45,8 @@ def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) ->
     frame.unmasked, limit = _unmasked(frame, loop, body)
     if frame.unmasked:
         lines.append(f"{TAB}{loop.axis}_inside = {limit}")
-    end = whole_end(frame, loop, start)
-    if end is not None:
-        frame.whole.add(loop.axis)
-        lines += _iterations(frame, loop, start, end, body)
-        frame.whole.discard(loop.axis)
-        frame.at[loop.axis] = frame.schedule.trips(loop.axis) - 1
-        lines += _iteration(frame, body, first=False)
-        del frame.at[loop.axis]
-    else:
-        lines += _iterations(frame, loop, start, stop, body)
+    ends = [start, stop, str(frame.schedule.tile(loop.axis))]
+    lines += repeated(frame, loop, ends, lambda: _iteration(frame, body, first=False))
     frame.unmasked = {}
     lines += _last_deferred(frame, body) if groups.deferred else []
     for name in groups.lanes:
@@ -64,17 +56,6 @@ def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) ->
     for a in reversed([a.name for a in frame.schedule.chain.axes]):
         lines = frame.define(a, lines) if a in frame.at else lines
     return lines
-
-
-def _iterations(frame: Frame, loop: Loop, start: str, stop: str, body: Body) -> list[str]:
-    frame.at[loop.axis] = None
-    args = [start, stop, str(frame.schedule.tile(loop.axis))]
-    head = call(frame.depth, f"for {frame.start(loop.axis)} in range", args, ":")
-    frame.depth += 1
-    lines = _iteration(frame, body, first=False)
-    frame.depth -= 1
-    del frame.at[loop.axis]
-    return [*head, *lines]
 
 
 def _iteration(frame: Frame, body: Body, first: bool) -> list[str]:

@@ -73,19 +73,9 @@ def _loop(frame: Frame, s: Loop) -> list[str]:
         if frame.split is not None and s.axis == frame.split.axis:
             raise Illegal(f"the loop over '{s.axis}' has parts, yet must be written out")
         return _iterations(frame, (s.axis,), partial(_guarded, frame, s), comment=True)
-    first, last, *step = loop_range(frame, s)
     summed = _summed(frame, s)
     frame.summed |= {name: {} for name in summed}
-    end = whole_end(frame, s, first)
-    if end is None:
-        lines = _ranged(frame, s, [first, last, *step])
-    else:
-        frame.whole.add(s.axis)
-        lines = _ranged(frame, s, [first, end, *step])
-        frame.whole.discard(s.axis)
-        frame.at[s.axis] = frame.schedule.trips(s.axis) - 1
-        lines += frame.define(s.axis, block(frame, s.body))
-        del frame.at[s.axis]
+    lines = repeated(frame, s, loop_range(frame, s), lambda: _iteration(frame, s))
     before, after = list[str](), list[str]()
     for buffer in summed:
         for tile, made in frame.summed.pop(buffer).items():
@@ -95,17 +85,39 @@ def _loop(frame: Frame, s: Loop) -> list[str]:
     return [*before, *lines, *after]
 
 
-def _ranged(frame: Frame, s: Loop, ends: Sequence[str]) -> list[str]:
+def _iteration(frame: Frame, s: Loop) -> list[str]:
+    return frame.define(s.axis, block(frame, s.body))
+
+
+def repeated(
+    frame: Frame, s: Loop, ends: Sequence[str], make: Callable[[], list[str]]
+) -> list[str]:
+    """The lines of a loop over a range (first position, end and step, as text), whose iterations
+    `make` writes; the last one stands behind the loop where it alone reaches past the extent."""
+    first, last, *step = ends
+    end = _whole_end(frame, s, first)
+    if end is None:
+        return _ranged(frame, s, [first, last, *step], make)
+    frame.whole.add(s.axis)
+    lines = _ranged(frame, s, [first, end, *step], make)
+    frame.whole.discard(s.axis)
+    frame.at[s.axis] = frame.schedule.trips(s.axis) - 1
+    lines += make()
+    del frame.at[s.axis]
+    return lines
+
+
+def _ranged(frame: Frame, s: Loop, ends: Sequence[str], make: Callable[[], list[str]]) -> list[str]:
     frame.at[s.axis] = None
     head = call(frame.depth, f"for {frame.start(s.axis)} in range", ends, ":")
     frame.depth += 1
-    lines = frame.define(s.axis, block(frame, s.body))
+    lines = make()
     frame.depth -= 1
     del frame.at[s.axis]
     return [*head, *lines]
 
 
-def whole_end(frame: Frame, s: Loop, first: str) -> str | None:
+def _whole_end(frame: Frame, s: Loop, first: str) -> str | None:
     """The end of the iterations whose tiles lie inside the extent, where the last one is written
     apart; None where all are written as one.
 
