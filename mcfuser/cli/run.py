@@ -18,7 +18,7 @@ from mcfuser.cli.options import InputsOption, JsonOption, SeedOption, ShapeOptio
 from mcfuser.cli.results import check_writable, read_ports, read_report, write_whole
 from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import InputError
-from mcfuser.extents import ExtentRange, from_json, highest, ranged
+from mcfuser.extents import from_json, highest, ranged
 
 if TYPE_CHECKING:
     from mcfuser.graph.check import Checked
@@ -134,24 +134,23 @@ def _shapes(
 ) -> dict[str, tuple[int, ...]]:
     """The shapes to run at. Raises InputError where one is outside of the module's ranges."""
     compiled_for = from_json(report.get("shapes", {}))
-    endless = {tuple(p) for e in report.get("extents", ()) if e.get("sliced") for p in e["places"]}
+    extents = report.get("extents", ())
     shapes = parse_shapes(given or ())
-    if not shapes and ranged(compiled_for) and inputs is not None:
+    if not shapes and extents and inputs is not None:
         from mcfuser.graph.npz import read_shapes
 
-        shapes = {n: s for n, s in read_shapes(inputs).items() if n in compiled_for}
-    for name, shape in shapes.items():
-        for position, (n, extent) in enumerate(
-            zip(shape, compiled_for.get(name, ()), strict=False)
-        ):
-            if not isinstance(extent, ExtentRange):
-                continue
-            sliced = (name, position) in endless
-            if n < extent.low or (n > extent.high and not sliced):
-                takes = f"{extent.low} {'or more' if sliced else f'to {extent.high}'}"
-                raise InputError(
-                    f"dimension {position} of input '{name}' is {n}; the module takes {takes}"
-                )
+        fixed = {n: s for n, s in compiled_for.items() if not ranged({n: s})}
+        read = {*compiled_for, *(name for e in extents for name, _ in e["places"])}
+        shapes = highest(fixed) | {n: s for n, s in read_shapes(inputs).items() if n in read}
+    for extent in extents:
+        low, high, sliced = extent["low"], extent["high"], extent.get("sliced")
+        by_input = {f"dimension {i} of input '{n}'": (n, i) for n, i in extent["places"]}
+        by_name = {f"dimension '{extent['name']}'": (extent["name"], 0)}
+        for what, (name, position) in (by_name | by_input).items():
+            n = dict(enumerate(shapes.get(name, ()))).get(position, low)
+            if n < low or (n > high and not sliced):
+                takes = f"{low} {'or more' if sliced else f'to {high}'}"
+                raise InputError(f"{what} is {n}; the module takes {takes}")
     return shapes or highest(compiled_for)
 
 

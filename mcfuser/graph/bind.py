@@ -9,6 +9,7 @@ import onnx
 from onnx import TensorProto
 
 from mcfuser.errors import ModelError
+from mcfuser.extents import InputExtent, InputShapes
 from mcfuser.graph.constants import check_extents
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
@@ -41,17 +42,19 @@ def bind(
     shapes: Mapping[str, tuple[int, ...]],
     limits: ModelLimits = DEFAULTS,
 ) -> None:
-    """Writes `shapes` (by input) into the model's inputs, and drops the shapes of other values.
+    """Writes `shapes` (by input, or by the name of a dimension) into the model's inputs, and drops
+    the shapes of other values.
 
     A dimension that several inputs name needs to be given once. Raises ModelError, naming the
     input and the dimension, where one stays dynamic or contradicts the model.
     """
-    inputs = {i.name: i for i in proto.graph.input}
+    inputs, extents = {i.name: i for i in proto.graph.input}, dict[str, int]()
+    named = named_extents(proto, shapes)
     for name, shape in shapes.items():
-        if name not in inputs:
-            raise ModelError(f"--shape names input '{name}'; the model has {', '.join(inputs)}")
-        check_extents(list(shape), f"--shape of input '{name}'", limits)
-    extents: dict[str, int] = {}
+        check_extents(list(shape), f"--shape of {'dimension' if name in named else 'input'} "
+                      f"'{name}'", limits)  # fmt: skip
+        if name in named:
+            (extents[name],) = shape
     for value in inputs.values():
         _check_type(value)
         _check_own_extents(value)
@@ -63,6 +66,29 @@ def bind(
     for value in proto.graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
+
+
+def named_extents(proto: onnx.ModelProto, shapes: InputShapes) -> dict[str, InputExtent]:
+    """The extents among `shapes` that are given by the name of a dimension, which no input has.
+    Raises ModelError where something is named that the model has not, or a dimension is given
+    several extents."""
+    inputs = {i.name: i.type.tensor_type for i in proto.graph.input}
+    known = dict.fromkeys(d.dim_param for t in inputs.values() for d in t.shape.dim if d.dim_param)
+    found: dict[str, InputExtent] = {}
+    for name, shape in shapes.items():
+        if name in inputs:
+            continue
+        if name not in known:
+            dimensions = f", and the dimensions {', '.join(known)}" if known else ""
+            raise ModelError(
+                f"--shape names '{name}'; the model has the inputs {', '.join(inputs)}{dimensions}"
+            )
+        if len(shape) != 1:
+            raise ModelError(
+                f"--shape gives dimension '{name}' {len(shape)} extents; give it one, as {name}=128"
+            )
+        (found[name],) = shape
+    return found
 
 
 def _check_type(value: onnx.ValueInfoProto) -> None:
@@ -128,7 +154,8 @@ def _bind_named(value: onnx.ValueInfoProto, extents: Mapping[str, int]) -> None:
             d.dim_value = extents[d.dim_param]
         if not d.HasField("dim_value"):
             example = "x".join(str(x.dim_value or 128) for x in tensor.shape.dim)
+            by_name = f"--shape {d.dim_param}=128 or " if d.dim_param else ""
             raise ModelError(
                 f"dimension {_dimension(d, position)} of input '{value.name}' is dynamic; "
-                f"fix it with --shape {value.name}={example}, for example"
+                f"fix it with {by_name}--shape {value.name}={example}, for example"
             )

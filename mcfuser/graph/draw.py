@@ -28,9 +28,9 @@ def inputs(model: OnnxModel, random: np.random.Generator) -> Feeds:
 
     Floats are normally distributed. Indices are within their tables, lengths and positions within
     what they are compared with, quantized numbers any of their type; what an If compares is what it
-    is compared with. Masks, and integers and bools
-    whose role does not show, are zeros and ones; the first element of each of a mask's rows takes
-    part, so that no row is hidden.
+    is compared with. Masks, and integers and bools whose role does not show, are zeros and ones;
+    the first element of each of a mask's rows takes part, so that no row is hidden. Where the ones
+    of a row are counted, they come first.
     """
     shown = roles(known(model))
     feeds: Feeds = {}
@@ -65,6 +65,9 @@ def _drawn(
         case "index" | "length" | "choice":
             most = min(role.high, _BYTES.get(dtype.name, (0, role.high))[1])
             return random.integers(role.low, most, shape, endpoint=True).astype(dtype)
+        case "filled":
+            ones = random.integers(role.low, role.high, (*shape[:-1], 1), endpoint=True)
+            return (np.arange(shape[-1]) < ones).astype(dtype)
         case "position":
             if shape and shape[-1] > 1:
                 return np.broadcast_to(np.arange(shape[-1]), shape).astype(dtype)

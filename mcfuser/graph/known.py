@@ -16,6 +16,8 @@ from mcfuser.graph.weights import OnnxArray, OnnxModel, is_declared, operand_rea
 _MOST = 1 << 20
 """Elements of a constant whose least and largest one are looked for."""
 _STEPS = 32
+_ALL = 1 << 31
+"""The end of a row of extents that has all of them."""
 _SAME = frozenset({
     "Cast", "CastLike", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten", "Expand", "Tile",
     "Transpose",
@@ -51,8 +53,8 @@ class Known:
         return next((a.i for a in node.attribute if a.name == name), default)
 
     def interval(self, name: str) -> tuple[float, float] | None:
-        """The least and the largest element of a constant, or of a Range whose length is known;
-        None where the value is neither, or very large."""
+        """The least and the largest element of a constant, of a Range whose length is known, or of
+        the extents of a shape; None where the value is none of these, or very large."""
         if name not in self._intervals:
             self._intervals[name] = self._found(name)
         return self._intervals[name]
@@ -68,6 +70,11 @@ class Known:
                 return _of_node(node)
             if node.op_type == "Range":
                 return self._of_range(node)
+            if node.op_type == "Shape":
+                extents = self._extents(node)
+                return _ends(np.asarray(extents)) if extents else None
+            if node.op_type == "Gather":
+                return self._of_extent(node)
             if node.op_type not in _SAME:
                 return None
             name = node.input[0]
@@ -88,6 +95,22 @@ class Known:
         if first is None or step != (1.0, 1.0) or not extents:
             return None
         return first[0], first[0] + extents[0] - 1
+
+    def _extents(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
+        """What a Shape gives."""
+        shape = self.shape(node, 0)
+        start, end = self.integer(node, "start", 0), self.integer(node, "end", _ALL)
+        return None if shape is None else shape[start:end]
+
+    def _of_extent(self, node: onnx.NodeProto) -> tuple[float, float] | None:
+        """The extent that a Gather picks from what a Shape gives."""
+        source, index = self._made_by.get(node.input[0]), self.interval(node.input[1])
+        if source is None or source.op_type != "Shape" or index is None or index[0] != index[1]:
+            return None
+        extents, place = self._extents(source), int(index[0])
+        if extents is None or not -len(extents) <= place < len(extents):
+            return None
+        return float(extents[place]), float(extents[place])
 
 
 def known(model: OnnxModel) -> Known:

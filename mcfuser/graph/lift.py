@@ -29,7 +29,7 @@ from mcfuser.chain import (
     with_depth_last,
     with_precision,
 )
-from mcfuser.expr import BOUNDS, NARROW, Cast, Const, Expr, Read, call
+from mcfuser.expr import BOUNDS, NARROW, Cast, Const, Expr, Read, call, reads
 from mcfuser.graph.attempt import (
     Attempt,
     ChainValue,
@@ -273,8 +273,9 @@ def _map(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     for d, extent in enumerate(extents):
         if extent > 1 and any(_varies(s, a, d - len(extents)) for a in value.args):
             along[d] = _completed(s, along[d], extent)
-    if (masked := _masked(s, value, along)) is not None:
-        return replace(masked, layout=broadcast(along, extents))
+    conditional = _masked(s, value, along) or _still_masked(s, value, along)
+    if conditional is not None:
+        return replace(conditional, layout=broadcast(along, extents))
     axes = axes_of(along)
     known = [s.values[a].axes for a in inner]
     order = next((row for row in known if set(row) == set(axes)), axes)
@@ -366,6 +367,34 @@ def _masked(s: Attempt, value: relax.Call, along: Along) -> ChainValue | None:
         return None
     shown = s.values[x].shown
     return replace(s.values[x], shown=condition if shown is None else call("and", shown, condition))
+
+
+def _still_masked(s: Attempt, value: relax.Call, along: Along) -> ChainValue | None:
+    """What a softmax makes of a masked value where its steps are spelled out: its difference from
+    its own maximum, the exponential of that, and the quotient of that and what is made of its sum.
+    None for anything else."""
+    name, args = value.op.name, list(value.args)
+    x = s.values.get(args[0])
+    if (
+        x is None
+        or (x.shown is None and x.nonzero is None)
+        or {a for row in along for a, _ in row} != set(x.axes)
+    ):
+        return None
+    if name == "relax.exp" and x.shown is not None:
+        return replace(x, expr=call("exp", x.expr), shown=None, nonzero=x.shown)
+    if name not in ("relax.subtract", "relax.divide"):
+        return None
+    other = operand(s, args[1], along)
+    made = {o.out: o for o in s.draft.operators}
+    read = [made[r.tensor] for r in reads(other) if r.tensor in made]
+    highest = any((o.reduce, o.body, o.domain) == ("max", x.expr, x.shown) for o in read)
+    if name == "relax.subtract" and highest and isinstance(other, Read):
+        return replace(x, expr=call("sub", x.expr, other))
+    total = any((o.reduce, o.body, o.domain) == ("sum", x.expr, x.nonzero) for o in read)
+    if name == "relax.divide" and total and x.nonzero is not None:
+        return replace(x, expr=call("div", x.expr, other))
+    return None
 
 
 def _shared(s: Attempt, inner: Sequence[relax.Expr], rank: int) -> Iterator[tuple[Axes, Axes]]:

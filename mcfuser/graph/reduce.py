@@ -27,16 +27,16 @@ def reduced_dimensions(axes: Sequence[object] | None, rank: int) -> tuple[int, .
 
 def lifted_reduction(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     """A sum, mean, maximum or minimum over some dimensions."""
-    x = whole(s, value.args[0])
+    kind = value.op.name.removeprefix("relax.")
+    x, domain = _reduced(s, value.args[0], kind)
     extents = shape(value.args[0])
     along = within(x.layout, s.draft.sizes, extents)
     dimensions = reduced_dimensions(value.attrs.axis, len(extents))
     over, rest = _parted(x, along, extents, dimensions)
-    kind = value.op.name.removeprefix("relax.")
     body = call("neg", x.expr) if kind == "min" else x.expr
     out = s.draft.fresh(["M", "Q", "Z"])
     reduce: Reducer = "max" if kind in ("max", "min") else "sum"
-    s.draft.operators.append(DraftOperator(out, rest, body, reduce, over))
+    s.draft.operators.append(DraftOperator(out, rest, body, reduce, over, domain=domain))
     result: Expr = Read(out, ())
     if kind == "min":
         result = call("neg", result)
@@ -49,6 +49,21 @@ def lifted_reduction(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
         if keep or d not in dimensions
     ]
     return ChainValue(result, rest, broadcast(kept, shape(v)))
+
+
+def _reduced(s: Attempt, a: relax.Expr, kind: str) -> tuple[ChainValue, Expr | None]:
+    """The operand of a reduction, and the condition outside of which it is nothing to that: the
+    lowest number to a maximum, zero to a sum. Others that read it read what is stored."""
+    own = s.values.get(a)
+    if own is not None and kind == "max" and own.shown is not None:
+        condition, letter, x = own.shown, "X", replace(own, shown=None)
+    elif own is not None and kind in ("sum", "mean") and own.nonzero is not None:
+        condition, letter, x = own.nonzero, "P", replace(own, nonzero=None)
+    else:
+        return whole(s, a), None
+    element = Read(stored_tensor(s, x, letter), ())
+    s.values[a] = replace(own, expr=element)
+    return replace(x, expr=element), condition
 
 
 def lifted_softmax(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:

@@ -61,18 +61,41 @@ def product_pairs(chosen: Selection) -> Iterator[Region]:
     """Two products, the second of which reads what the first computes, and all between them."""
     flow = chosen.flow
     for first in flow.products:
-        reached = reachable(flow, first, BETWEEN)
+        reached = _between(flow, first)
         for v in reached:
             for second in flow.readers.get(v, ()):
-                if flow.kinds[second] != "product":
+                if flow.kinds[second] != "product" or size(v) != size(first):
                     continue
                 inner = computed_from(flow, v, reached)
                 if why := chosen.escapes(inner, {*inner, second}):
                     chosen.reasons.setdefault(first, why)
                     continue
-                rounds = 1 + sum(flow.kinds[x] == "softmax" for x in inner)
+                kinds = [flow.kinds[x] for x in inner]
+                rounds = 1 + kinds.count("softmax") + kinds.count("reduction") // 2
                 saved = 2 * rounds * size(first) * BYTES.get(dtype(first), 4)
                 yield Region((*inner, second), saved, first, second)
+
+
+def _between(flow: Dataflow, first: relax.Var) -> tuple[relax.Var, ...]:
+    """A product and the values computed from it that may lie between it and another one: those with
+    as many elements, reductions of these to rows, and what is computed from rows alone."""
+    wide, rows = {first}, set[relax.Var]()
+    frontier = [first]
+    while frontier:
+        source = frontier.pop()
+        for v in flow.readers.get(source, ()):
+            if v in wide or v in rows or flow.kinds[v] not in (*BETWEEN, "reduction"):
+                continue
+            if flow.kinds[v] == "reduction" and source in wide:
+                rows.add(v)
+            elif flow.kinds[v] != "reduction" and size(v) == size(first):
+                wide.add(v)
+            elif flow.kinds[v] in EPILOGUE and source in rows and size(v) == size(source):
+                rows.add(v)
+            else:
+                continue
+            frontier.append(v)
+    return tuple(sorted(wide | rows, key=flow.position.__getitem__))
 
 
 def gated_pairs(chosen: Selection) -> Iterator[Region]:

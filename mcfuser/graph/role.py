@@ -17,14 +17,16 @@ from onnx import TensorProto
 
 from mcfuser.graph.known import Known
 
-RoleKind = Literal["index", "mask", "hidden", "length", "position", "number", "choice"]
-"""`mask` is 1 (or true) where an element takes part, `hidden` is 1 where it does not; `number` is
-the quantized form of a real number; `choice` is equal to what an If chooses its branch by."""
+RoleKind = Literal["index", "filled", "mask", "hidden", "length", "position", "number", "choice"]
+"""`mask` is 1 (or true) where an element takes part, `hidden` is 1 where it does not; rows of a
+`filled` one are so many ones, and zeros behind them; `number` is the quantized form of a real
+number; `choice` is equal to what an If chooses its branch by."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputRole:
-    """The meaning of an input's elements, which may be from `low` to `high`."""
+    """The meaning of an input's elements, which may be from `low` to `high`; so may be the number
+    of ones in a row."""
 
     kind: RoleKind
     low: int = 0
@@ -33,7 +35,9 @@ class InputRole:
 
 # A value with several roles has the first of these. An index outside of its table is an error,
 # whatever else the value is.
-_ORDER: tuple[RoleKind, ...] = ("index", "mask", "hidden", "length", "position", "number", "choice")
+_ORDER: tuple[RoleKind, ...] = (
+    "index", "filled", "mask", "hidden", "length", "position", "number", "choice",
+)  # fmt: skip
 _CARRIERS = frozenset({
     "Cast", "CastLike", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten", "Slice", "Expand",
     "Tile", "Transpose", "Concat", "Split", "Clip", "Min", "Max", "Mod", "Dropout", "Abs",
@@ -86,11 +90,13 @@ def roles(known: Known) -> dict[str, InputRole]:
 @dataclass(frozen=True, slots=True)
 class _Derived:
     """The elements `scale * x + offset` of a value, x those of an input; `low` and `high` bound the
-    offset. A scale of NaN stands for any function of x."""
+    offset. A scale of NaN stands for any function of x. With `summed` x are sums of an input's rows
+    instead, each of which has so many elements."""
 
     scale: float = 1.0
     low: float = 0.0
     high: float = 0.0
+    summed: int = 0
 
     def at(self, x: float) -> float | None:
         """The element for an element of the input; None where it is not known."""
@@ -107,15 +113,16 @@ class _Derived:
     def times(self, low: float, high: float) -> _Derived:
         """The product with a number; with several, any function."""
         if low != high or low == 0:
-            return _Derived(math.nan)
-        ends = sorted((self.low * low, self.high * low))
-        return _Derived(self.scale * low, *ends)
+            return _VAGUE
+        low_end, high_end = sorted((self.low * low, self.high * low))
+        return replace(self, scale=self.scale * low, low=low_end, high=high_end)
 
     def plus(self, low: float, high: float) -> _Derived:
         return replace(self, low=self.low + low, high=self.high + high)
 
 
 _VAGUE = _Derived(math.nan)
+_ITSELF = _Derived()
 
 
 @dataclass
@@ -154,6 +161,8 @@ class _Walk:
             return derived
         if node.op_type in ("And", "Or"):
             return derived
+        if node.op_type == "ReduceSum" and i == 0 and derived == _ITSELF and not self.is_float:
+            return self._sum(node)
         if node.op_type == "Not":
             return derived.times(-1, -1).plus(1, 1)
         if node.op_type in ("MatMul", "Einsum") and self._other(node, i) is not None:
@@ -188,12 +197,27 @@ class _Walk:
                 return derived.times(1 / low, 1 / low)
         return _VAGUE
 
+    def _sum(self, node: onnx.NodeProto) -> _Derived | None:
+        """The sums of an input's rows, which lie along its last dimension."""
+        shape = self.known.shape(node, 0)
+        if not shape:
+            return None
+        axis = self.known.interval(node.input[1]) if len(node.input) > 1 else None
+        given = next((a.ints for a in node.attribute if a.name == "axes"), None)
+        if given is not None:
+            axis = (given[0], given[0]) if len(given) == 1 else None
+        last = len(shape) - 1
+        alone = last == 0 and axis is None and given is None
+        return _Derived(summed=shape[-1]) if alone or axis in ((last, last), (-1, -1)) else None
+
     def _other(self, node: onnx.NodeProto, i: int) -> tuple[float, float] | None:
         """The ends of the other one of two operands, where they are known."""
         return self.known.interval(node.input[1 - i]) if len(node.input) == 2 else None
 
     def _truth(self, derived: _Derived, holds: Callable[[float], bool]) -> _Derived | None:
         """A condition on the value; None where it is the same for the elements 0 and 1."""
+        if derived.summed:
+            return None
         zero, one = derived.at(0), derived.at(1)
         if zero is None or one is None or holds(zero) == holds(one):
             return None
@@ -207,6 +231,11 @@ class _Walk:
 
     def _shown(self, node: onnx.NodeProto, i: int, derived: _Derived) -> Iterator[InputRole]:
         """The role that the value has as operand number `i` of an operator."""
+        if derived.summed:
+            if (ends := self._length(node, i)) is not None:
+                low, high = derived.between(*ends)
+                yield InputRole("filled", low, min(high, derived.summed))
+            return
         true_is_shown = self._mask(node, i)
         if true_is_shown is not None:
             yield InputRole("mask" if true_is_shown == (derived.scale > 0) else "hidden")
@@ -298,12 +327,21 @@ class _Walk:
             case ("Attention", 6) | ("MultiHeadAttention", 4):
                 keys = known.shape(node, 1)
                 most = known.extent(node, 1, -2 if keys and len(keys) == 4 else 1)
-            case "GroupQueryAttention", 5:  # the last position of each sequence
-                new, whole = known.extent(node, 0, 1), known.interval(node.input[6])
-                return (new - 1, whole[0] - 1) if new and whole else None
+            case "GroupQueryAttention", 5:
+                return self._last_positions(node)
         if most is None:
             return self._compared(node, i) if node.op_type in _COMPARISONS else None
         return 1, most
+
+    def _last_positions(self, node: onnx.NodeProto) -> tuple[float, float] | None:
+        """The least and the largest last position of a sequence in a cache. Where nothing tells how
+        many positions are new, all are filled."""
+        whole = self.known.interval(node.input[6])
+        if whole is None:
+            return None
+        past = self.known.extent(node, 3, 2)
+        new = self.known.extent(node, 0, 1) or (whole[0] - past if past is not None else 0)
+        return (new if 0 < new <= whole[0] else whole[0]) - 1, whole[0] - 1
 
     def _compared(self, node: onnx.NodeProto, i: int) -> tuple[float, float] | None:
         """The numbers that divide the range with which they are compared."""

@@ -35,6 +35,16 @@ def test_a_name_in_several_inputs_need_be_given_once() -> None:
     assert shapes(proto) == {"x": [5, 4], "z": [2, 5]}
 
 
+def test_a_dimension_may_be_given_by_its_name() -> None:
+    """An input of that name comes first."""
+    proto = model(x=["rows", 4], z=[2, "rows"])
+    bind(proto, {"rows": (5,)})
+    assert shapes(proto) == {"x": [5, 4], "z": [2, 5]}
+    proto = model(x=["rows", 4], rows=["rows"])
+    bind(proto, {"rows": (6,)})
+    assert shapes(proto) == {"x": [6, 4], "rows": [6]}
+
+
 def test_an_input_without_a_shape_takes_the_one_given() -> None:
     proto = model(x=None)
     bind(proto, {"x": (3, 4)})
@@ -52,10 +62,23 @@ def test_what_was_said_of_other_values_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("dims", "given", "words"),
     [
-        (["rows", 4], {}, "dimension 'rows' of input 'x' is dynamic; fix it with --shape x=128x4"),
+        (
+            ["rows", 4],
+            {},
+            "dimension 'rows' of input 'x' is dynamic; fix it with --shape rows=128 "
+            "or --shape x=128x4",
+        ),
         ([None, 4], {}, "dimension 0 of input 'x' is dynamic"),
         (None, {}, "input 'x' has no shape"),
-        (["rows", 4], {"w": (3,)}, "--shape names input 'w'; the model has x"),
+        (
+            ["rows", 4],
+            {"w": (3,)},
+            "names 'w'; the model has the inputs x, and the dimensions rows",
+        ),
+        ([3, 4], {"rows": (3,)}, "--shape names 'rows'; the model has the inputs x$"),
+        (["rows", 4], {"rows": (3, 4)}, "dimension 'rows' 2 extents; give it one, as rows=128"),
+        (["rows", 4], {"rows": (3,), "x": (5, 4)}, "extent 5; .* fix it at 3"),
+        (["rows", 4], {"rows": (-3,)}, "--shape of dimension 'rows' has a dimension of extent -3"),
         (["rows", 4], {"x": (3, 4, 5)}, "3 dimensions; it has 2"),
         (["rows", 4], {"x": (3, 5)}, "dimension 1 of input 'x' extent 5; .* fix it at 4"),
         (["rows", 4], {"x": (-3, 4)}, "dimension of extent -3"),

@@ -13,6 +13,7 @@ from mcfuser.expr import text
 from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.lift import Lifted, lift
 from mcfuser.graph.load import Loaded, load
+from mcfuser.graph.partition import partition
 from mcfuser.graph.selection import ChainMatch
 from mcfuser.graph.views import Unliftable
 from tests.support.computed_naively import both
@@ -280,3 +281,57 @@ def test_weights_that_leave_the_chain_are_zero_outside_the_mask(tmp_path: Path) 
         return n.op("Softmax", added(CAUSAL, -np.inf)(n, scores), axis=-1)
 
     check(build, tmp_path)
+
+
+def with_a_sink(mask: Callable[[Net, str], str], top: Callable[[Net, str], str]) -> Build:
+    def build(n: Net) -> str:
+        q, k = x(n, 2, 8, 4, name="q"), x(n, 2, 4, 8, name="k")
+        scores = mask(n, n.op("MatMul", q, k))
+        highest = top(n, scores)
+        above = n.op("Exp", n.op("Sub", scores, highest))
+        sink = n.op("Exp", n.op("Sub", n.weight(2, 1, 1), highest))
+        whole = n.op("Add", n.op("ReduceSum", above, n.ints(-1)), sink)
+        return n.op("MatMul", n.op("Div", above, whole), x(n, 2, 8, 4, name="v"))
+
+    return build
+
+
+def its_maximum(n: Net, scores: str) -> str:
+    return n.op("ReduceMax", scores, axes=[-1])
+
+
+@pytest.mark.parametrize(
+    ("mask", "masked"),
+    [
+        (added(CAUSAL, -np.inf), ["max", "sum", "sum"]),
+        (chosen(WINDOW), ["max", "sum", "sum"]),
+        (added(CAUSAL, -3.0), []),
+    ],
+)
+def test_a_softmax_with_a_sink_takes_what_its_mask_shows(
+    mask: Callable[[Net, str], str], masked: list[str], tmp_path: Path
+) -> None:
+    build = with_a_sink(mask, its_maximum)
+    *_, done, _ = lifted(build)
+    assert [o.reduce for o in done.chain.operators if o.domain is not None] == masked
+    check(build, tmp_path)
+
+
+def test_the_exponential_above_another_number_is_masked_where_it_is_computed(
+    tmp_path: Path,
+) -> None:
+    """Something other than the maximum of the masked scores may be the lowest number, too."""
+
+    def other(n: Net, scores: str) -> str:
+        return n.op("ReduceMax", n.op("Neg", scores), axes=[-1])
+
+    build = with_a_sink(added(CAUSAL, -1e4), other)
+    *_, done, _ = lifted(build)
+    assert not any(o.domain is not None for o in done.chain.operators)
+
+
+def test_attention_with_a_sink_is_one_region(tmp_path: Path) -> None:
+    net = Net()
+    model = net.model(with_a_sink(added(CAUSAL, -np.inf), its_maximum)(net))
+    found = partition(load(model.SerializeToString(), {}).module, 1e12, 1e10)
+    assert [p.chain for p in found.products] == [0, 0]

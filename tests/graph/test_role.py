@@ -175,3 +175,24 @@ def test_what_an_if_compares_is_equal_to_it(compared: str, number: int | None) -
         chosen = "y = Cast <to = 1> (e)"
     body = f"n = Constant <value_int = 16> () {condition[compared]} {chosen}"
     assert role("int64 x", body) == (InputRole("choice", number, number) if number else None)
+
+
+@pytest.mark.parametrize(
+    ("last", "total", "past", "low", "high"),
+    [("minus", "8", "5", 3, 8), ("minus", "8", "0", 8, 8), ("minus", "12", "5", 7, 12),
+     ("minus", "4", "9", 4, 4)],
+)  # fmt: skip
+def test_a_mask_whose_ones_are_counted_is_filled(
+    last: str, total: str, past: str, low: int, high: int
+) -> None:
+    """Past positions come before the new ones, of which there is one at least."""
+    body = (
+        "one = Constant <value_int = 1> () zero = Constant <value_ints = [1]> () "
+        "n = ReduceSum <keepdims = 0> (x, zero) minus = Sub (n, one) "
+        "rows = Shape (x) total = Gather (rows, one) "
+        f"last = Cast <to = 6> ({last}) whole = Cast <to = 6> (total) "
+        "y, k, v = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1>"
+        "(q, key, value, past, past, last, whole)"
+    )
+    inputs = f"int64[1, {total}] x, float[1, 1, {past}, 4] past, float[1, n, 8] q"
+    assert role(inputs, body) == InputRole("filled", low, high)

@@ -9,6 +9,7 @@ import onnx
 
 from mcfuser.errors import ModelError
 from mcfuser.extents import ExtentRange, InputShapes
+from mcfuser.graph.bind import named_extents
 
 Point = Mapping[str, int]
 """An extent for each run-time extent, by name."""
@@ -16,12 +17,14 @@ Point = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class RuntimeExtent:
-    """An extent with bounds, and the dimensions of inputs that have it: (input, position)."""
+    """An extent with bounds, and the dimensions of inputs that have it: (input, position).
+    `tied` are the names of other extents that are this one."""
 
     name: str
     low: int
     high: int
     places: tuple[tuple[str, int], ...]
+    tied: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> frozenset[str]:
@@ -43,8 +46,11 @@ class RuntimeShapes:
     extents: tuple[RuntimeExtent, ...]
 
     def at(self, point: Point) -> dict[str, tuple[int, ...]]:
-        """The shapes of the inputs that were given, where the run-time extents are these."""
+        """The shapes that were given, by input or by the name of a dimension, where the run-time
+        extents are these."""
         names = {place: e.name for e in self.extents for place in e.places}
+        names |= {(n, 0): e.name for e in self.extents for n in (e.name, *e.tied) if n in self.given
+                  and (n, 0) not in names}  # fmt: skip
         return {
             name: tuple(
                 point[names[name, i]] if isinstance(extent, ExtentRange) else extent
@@ -64,7 +70,8 @@ def tied(shapes: RuntimeShapes) -> RuntimeShapes:
         for i, one in enumerate(kept):
             alike = (one.low, one.high) == (extent.low, extent.high)
             if alike and not one.inputs & extent.inputs:
-                kept[i] = replace(one, places=(*one.places, *extent.places))
+                tied_names = (*one.tied, extent.name, *extent.tied)
+                kept[i] = replace(one, places=(*one.places, *extent.places), tied=tied_names)
                 break
         else:
             kept.append(extent)
@@ -74,14 +81,20 @@ def tied(shapes: RuntimeShapes) -> RuntimeShapes:
 def runtime_shapes(proto: onnx.ModelProto, shapes: InputShapes) -> RuntimeShapes:
     """The run-time extents of a model whose inputs have these shapes.
 
-    Dimensions of one name in the model are one extent. Raises ModelError where two of a name have
-    different ranges, where a range is given for a dimension that the model fixes, or where a shape
-    does not fit its input.
+    Dimensions of one name in the model are one extent, which may be given by that name. Raises
+    ModelError where two of a name have different ranges, where a range is given for a dimension
+    that the model fixes, or where a shape does not fit its input.
     """
     inputs = {i.name: i for i in proto.graph.input}
-    found: dict[str, RuntimeExtent] = {}
-    for name, shape in shapes.items():
-        dims = _dims(inputs, name, len(shape))
+    named = named_extents(proto, shapes)
+    found = {
+        name: RuntimeExtent(name, extent.low, extent.high, _places(inputs, name))
+        for name, extent in named.items()
+        if isinstance(extent, ExtentRange)
+    }
+    by_input = {name: shape for name, shape in shapes.items() if name not in named}
+    for name, shape in by_input.items():
+        dims = _dims(inputs[name], name, len(shape))
         for position, (extent, dim) in enumerate(zip(shape, dims, strict=True)):
             if not isinstance(extent, ExtentRange):
                 continue
@@ -96,10 +109,10 @@ def runtime_shapes(proto: onnx.ModelProto, shapes: InputShapes) -> RuntimeShapes
                     f"--shape gives {found[key].place} and dimension {position} of input '{name}' "
                     f"different ranges; in the model both are '{key}', so give both one range"
                 )
-            places = (*(found[key].places if key in found else ()), (name, position))
-            found[key] = RuntimeExtent(key, extent.low, extent.high, places)
-    for name, shape in shapes.items():
-        dims = _dims(inputs, name, len(shape))
+            places = dict.fromkeys((*(found[key].places if key in found else ()), (name, position)))
+            found[key] = RuntimeExtent(key, extent.low, extent.high, tuple(places))
+    for name, shape in by_input.items():
+        dims = _dims(inputs[name], name, len(shape))
         for position, (given, dim) in enumerate(zip(shape, dims, strict=True)):
             key = dim.dim_param if dim is not None else ""
             if isinstance(given, int) and key in found:
@@ -107,17 +120,20 @@ def runtime_shapes(proto: onnx.ModelProto, shapes: InputShapes) -> RuntimeShapes
                     f"--shape fixes dimension {position} of input '{name}' at {given}, and gives "
                     f"{found[key].place} a range; in the model both are '{key}'"
                 )
-    named = {key: _named(inputs, extent) for key, extent in found.items()}
-    return RuntimeShapes(shapes, tuple(named.values()))
+    for name in found.keys() & named.keys():
+        if not isinstance(named[name], ExtentRange):
+            raise ModelError(
+                f"--shape fixes dimension '{name}' at {named[name]}, and gives "
+                f"{found[name].place}, which is that, a range"
+            )
+    return RuntimeShapes(shapes, tuple(_named(inputs, extent) for extent in found.values()))
 
 
 def _dims(
-    inputs: Mapping[str, onnx.ValueInfoProto], name: str, rank: int
+    value: onnx.ValueInfoProto, name: str, rank: int
 ) -> list[onnx.TensorShapeProto.Dimension | None]:
     """The dimensions of an input; None for each where the model has no shape for it."""
-    if name not in inputs:
-        raise ModelError(f"--shape names input '{name}'; the model has {', '.join(inputs)}")
-    tensor = inputs[name].type.tensor_type
+    tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return [None] * rank
     if len(tensor.shape.dim) != rank:
@@ -129,9 +145,17 @@ def _dims(
 
 def _named(inputs: Mapping[str, onnx.ValueInfoProto], extent: RuntimeExtent) -> RuntimeExtent:
     """The extent with every dimension of its name, those of other inputs included."""
-    places = list(extent.places)
-    for name, value in inputs.items():
-        for position, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.dim_param == extent.name and (name, position) not in places:
-                places.append((name, position))
-    return RuntimeExtent(extent.name, extent.low, extent.high, tuple(places))
+    every = dict.fromkeys((*extent.places, *_places(inputs, extent.name)))
+    return replace(extent, places=tuple(every))
+
+
+def _places(
+    inputs: Mapping[str, onnx.ValueInfoProto], dimension: str
+) -> tuple[tuple[str, int], ...]:
+    """Where inputs have a dimension of this name."""
+    return tuple(
+        (name, position)
+        for name, value in inputs.items()
+        for position, dim in enumerate(value.type.tensor_type.shape.dim)
+        if dim.dim_param == dimension
+    )

@@ -237,8 +237,9 @@ class NodeBody:
         return self.ops("Split", [x, self.ints(extents)], parts, axis=axis)
 
     def concat(self, axis: int, *parts: str) -> str:
-        """The parts joined along an axis."""
-        return parts[0] if len(parts) == 1 else self.op("Concat", *parts, axis=axis)
+        """The parts joined along an axis; those that are known to be empty are left out."""
+        held = [p for p in parts if (self.known.shape(p) or {axis: 1})[axis] != 0] or parts[:1]
+        return held[0] if len(held) == 1 else self.op("Concat", *held, axis=axis)
 
     def mean(self, x: str, axes: Sequence[int]) -> str:
         """The mean over some axes, which stay with extent 1."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.rewrite.movement import placed
+from mcfuser.graph.rewrite.normalization import by_root_mean_square
 from mcfuser.graph.rewrite.rotary import looked_up, rotated
 from mcfuser.graph.rewrite.scores import (
     Heads,
@@ -25,9 +26,9 @@ from mcfuser.graph.rewrite.scores import (
 from mcfuser.graph.weights import OnnxArray
 
 _REFUSED = {
-    11: "its softmax has a sink ('head_sink')",
     12: "its cache is quantized ('k_scale')",
     13: "its cache is quantized ('v_scale')",
+    16: "its rows are padded ('query_seqlens')",
 }
 """Inputs that are not accepted, by position."""
 
@@ -62,20 +63,34 @@ def group_query_attention(body: NodeBody) -> list[str | None]:
     for position, why in _REFUSED.items():
         if body.has(position):
             raise body.refusal(why)
-    if body.attribute("smooth_softmax", 0) == 1:
-        raise body.refusal("its softmax has a sink ('smooth_softmax')")
     if body.wants(3):
         raise body.refusal("its output of scores ('output_qk') is not computed; drop it")
     query, key, value = _three(body)
+    query, key = _normalized(body, query, 14, "q"), _normalized(body, key, 15, "k")
     place = _place(body, body.shape(query)[1])
     if body.attribute("do_rotary", 0):
         query, key = _turned(body, query, key, place)
     query, key, value = (body.transpose(x, 0, 2, 1, 3) for x in (query, key, value))
+    if body.attribute("sliding_window_cache", 0):
+        return _within_window(body, Heads(query, key, value), place)
     if body.has(3):
         key = _cached(body, body.read(3), key, place)
         value = _cached(body, body.read(4), value, place)
-    mixed = attention(body, Heads(query, key, value), _masking(body, query, place))
+    masking = _masking(body, query, _allowed(body, place))
+    mixed = attention(body, Heads(query, key, value), masking)
     return [joined_heads(body, mixed), key, value]
+
+
+def _normalized(body: NodeBody, x: str, position: int, name: str) -> str:
+    """[batch, positions, heads, depth], each head divided by its root mean square and multiplied by
+    the weights [depth] at a position of the node's inputs, if there are any."""
+    weights = body.input(position)
+    if weights is None:
+        return x
+    small = body.attribute("qk_norm_epsilon", 1e-6)
+    small = body.attribute(f"{name}_norm_epsilon", small)
+    y, _ = by_root_mean_square(body, x, weights, [3], small)
+    return y
 
 
 def _three(body: NodeBody) -> list[str]:
@@ -168,19 +183,138 @@ def _valid(body: NodeBody, cache: str, start: str, rows: int) -> str:
     return body.op("Where", body.op("Less", column, end), cache, zero)
 
 
-def _masking(body: NodeBody, query: str, place: _Place) -> Masking:
-    """Causal, perhaps within a window that ends at each row."""
-    width = body.attribute("local_window_size", -1)
-    before = width - 1 if width > 0 else None
-    allowed: list[str | OnnxArray]
-    if isinstance(place.start, int):
-        allowed = [window(body, place.rows, place.columns, place.start, before, 0)]
-    else:
-        allowed = moved_window(body, place.start, place.rows, place.columns, before, 0)
-    bias = body.input(10)
+def _allowed(body: NodeBody, place: _Place) -> list[str | OnnxArray]:
+    """The masks of a cache whose columns are positions: causal, perhaps within a window that ends
+    at each row."""
+    start, rows, columns = place.start, place.rows, place.columns
+    if not body.attribute("causal", 1):
+        return _filled(body, place)
+    before = _width(body) - 1 if _width(body) > 0 else None
+    if isinstance(start, int):
+        return [window(body, rows, columns, start, before, 0)]
+    return moved_window(body, start, rows, columns, before, 0)
+
+
+def _filled(body: NodeBody, place: _Place) -> list[str | OnnxArray]:
+    """The mask of the columns of a cache that hold something."""
+    start, rows, column = place.start, place.rows, np.arange(place.columns)
+    if isinstance(start, int):
+        return [(column < start + rows).reshape(1, -1)]
+    end = body.op("Add", _each(body, start), body.const(rows, TensorProto.INT64))
+    return [body.op("Less", body.const(column, TensorProto.INT64), end)]
+
+
+def _width(body: NodeBody) -> int:
+    """How many positions a row sees, itself included; less than one is no bound."""
+    return int(body.attribute("local_window_size", -1))
+
+
+def _masking(body: NodeBody, query: str, allowed: Sequence[str | OnnxArray]) -> Masking:
+    """What is done to the scores of queries [batch, heads, rows, depth]."""
+    bias, sink = body.input(10), body.input(11)
+    if sink is not None:
+        sink = body.reshape(sink, 1, -1, 1, 1)
+    elif body.attribute("smooth_softmax", 0) == 1:
+        sink = body.const(0.0, TensorProto.FLOAT)
     return Masking(
         scale=body.attribute("scale", 0.0) or 1 / math.sqrt(body.shape(query)[3]),
         softcap=body.attribute("softcap", 0.0),
         biases=[] if bias is None else [bias],
         allowed=allowed,
+        sink=sink,
     )
+
+
+# --- a cache that holds the last positions alone ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A cache of `capacity` rows, of which so many as `width` are needed, and new `rows`.
+
+    `before` is the number of positions before these, [batch, 1, 1, 1] of int64, and `held` that of
+    the last ones of them, which the cache has from its first row on.
+    """
+
+    capacity: int
+    width: int
+    rows: int
+    before: str
+    held: str
+
+
+def _within_window(body: NodeBody, new: Heads, place: _Place) -> list[str | None]:
+    """Attention with a cache that loses its oldest positions, and the cache after it."""
+    if body.has(10):
+        raise body.refusal("it has a bias ('attention_bias') and the cache of a window")
+    past, width, rows = (body.read(3), body.read(4)), _width(body), place.rows
+    batch, _, capacity, _ = body.shape(past[0], 4)
+    if not 0 < width <= capacity:
+        raise body.refusal(f"its cache has {capacity} rows, and its window {width} positions")
+    start = place.start
+    if isinstance(start, int):
+        start = body.ints([start] * batch)
+    before = _each(body, start)
+    cache = _Window(capacity, width, rows, before, _held(body, before, capacity, width))
+    key, value = (body.concat(2, p, n) for p, n in zip(past, (new.key, new.value), strict=True))
+    masking = _masking(body, new.query, _seen(body, cache))
+    mixed = attention(body, Heads(new.query, key, value), masking)
+    row = _moved_rows(body, cache)
+    return [joined_heads(body, mixed), *(_picked(body, x, row) for x in (key, value))]
+
+
+def _held(body: NodeBody, positions: str, capacity: int, width: int) -> str:
+    """How many of the first so many positions a cache holds: all that it can, or, when it was full,
+    fewer by what it has beyond the window."""
+    spare = capacity - width + 1
+    over = body.op("Add", positions, body.const(spare - 1 - capacity, TensorProto.INT64))
+    lost = body.op("Div", over, body.const(spare, TensorProto.INT64))
+    lost = body.op("Max", lost, body.const(0, TensorProto.INT64))
+    return body.op("Sub", positions, body.op("Mul", lost, body.const(spare, TensorProto.INT64)))
+
+
+def _seen(body: NodeBody, cache: _Window) -> list[str | OnnxArray]:
+    """The masks of the rows that are held, and the new ones behind the cache."""
+    row = body.const(np.arange(cache.rows).reshape(1, 1, -1, 1), TensorProto.INT64)
+    column = np.arange(cache.capacity + cache.rows).reshape(1, 1, 1, -1)
+    old = column < cache.capacity
+    # positions, counted from the first new one
+    since = body.const(np.where(old, column, column - cache.capacity), TensorProto.INT64)
+    moved = body.op("Where", body.const(old, TensorProto.BOOL), cache.held,
+                    body.const(0, TensorProto.INT64))  # fmt: skip
+    since = body.op("Sub", since, moved)
+    behind = body.op("Sub", row, since)
+    seen = body.op("Less", behind, body.const(cache.width, TensorProto.INT64))
+    ahead = body.op("Less", behind, body.const(0, TensorProto.INT64))
+    number = np.where(old, column, -1)
+    there = body.op("Less", body.const(number, TensorProto.INT64), cache.held)
+    return [seen, body.op("Not", ahead), there]
+
+
+def _moved_rows(body: NodeBody, cache: _Window) -> str:
+    """Which row of the cache and the new ones behind it each row of the next cache is,
+    [batch, 1, capacity, 1]; behind those that hold something it is any one."""
+    after = body.op("Add", cache.before, body.const(cache.rows, TensorProto.INT64))
+    kept = _held(body, after, cache.capacity, cache.width)
+    lost = body.op("Sub", body.op("Add", cache.held, body.ints([cache.rows])), kept)
+    index = body.const(np.arange(cache.capacity).reshape(1, 1, -1, 1), TensorProto.INT64)
+    row = body.op("Add", index, lost)
+    empty = body.op("Sub", body.ints([cache.capacity]), cache.held)
+    row = body.op("Where", body.op("Less", row, cache.held), row, body.op("Add", row, empty))
+    return body.op("Min", row, body.ints([cache.capacity + cache.rows - 1]))
+
+
+def _picked(body: NodeBody, x: str, row: str) -> str:
+    """Rows of [batch, heads, rows, depth], by their numbers [batch, 1, rows, 1]."""
+    batch, heads, _, depth = body.shape(x, 4)
+    count = body.shape(row, 4)[2]
+    if batch == 1:
+        return body.op("Gather", x, body.reshape(row, count), axis=2)
+    return body.op(
+        "GatherElements", x, body.op("Expand", row, body.ints([batch, heads, count, depth])), axis=2
+    )
+
+
+def _each(body: NodeBody, x: str) -> str:
+    """[batch] as [batch, 1, 1, 1]: a number for each sequence's scores."""
+    return body.reshape(x, -1, 1, 1, 1)

@@ -31,6 +31,7 @@ INTEGERS = frozenset({
 """Element types that no rounding touches."""
 MOVES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """The operators that give elements other positions and change none."""
+_RESHAPING = frozenset(MOVES) - {"Transpose"}
 _ASSEMBLING = frozenset((*MOVES, "Concat", "Slice", "Split"))
 """The operators by which exporters put weights together."""
 _DECISIVE = {"And": False, "Or": True}
@@ -78,11 +79,18 @@ class KnownValues:
         return self.types[name].tensor_type.elem_type or None if name in self.types else None
 
     def array(self, name: str) -> OnnxArray | None:
-        """The elements of a constant; None where the value is not known to be one."""
-        if name not in self.constants:
-            return self.weights.get(name)
-        array: OnnxArray = numpy_helper.to_array(self.constants[name])
-        return array
+        """The elements of a constant, also in another shape; None where the value is not known to
+        be one."""
+        if name in self.constants:
+            array: OnnxArray = numpy_helper.to_array(self.constants[name])
+            return array
+        if name in self.weights:
+            return self.weights[name]
+        made, shape = self.moves.get(name), self.shape(name)
+        if made is None or made.op_type not in _RESHAPING or shape is None:
+            return None
+        source = self.array(made.input[0])
+        return None if source is None else source.reshape(shape)
 
     def is_fixed(self, name: str) -> bool:
         """Whether a value is a constant, or put together from constants alone."""

@@ -20,7 +20,7 @@ def layer_normalization(body: NodeBody) -> list[str | None] | None:
     if alone and body.opset >= 17 and body.dtype(body.read(0)) != TensorProto.BFLOAT16:
         return None
     axes = _axes(body)
-    epsilon = body.attribute("epsilon", _SQUARES)
+    epsilon = _epsilon(body)
     return list(_normal(body, body.read(0), body.input(1), body.input(2), axes, epsilon))
 
 
@@ -29,13 +29,14 @@ def rms_normalization(body: NodeBody) -> list[str | None] | None:
     axes = _axes(body)
     if len(axes) == 1:
         return None
-    y, root = _root_mean_square(body, body.read(0), body.input(1), axes)
+    y, root = by_root_mean_square(body, body.read(0), body.input(1), axes, _epsilon(body))
     return [y, root]
 
 
 def simplified(body: NodeBody) -> list[str | None]:
     """onnxruntime's SimplifiedLayerNormalization: RMSNormalization, and its inverse root."""
-    return list(_root_mean_square(body, body.read(0), body.input(1), _axes(body)))
+    scale, axes = body.input(1), _axes(body)
+    return list(by_root_mean_square(body, body.read(0), scale, axes, _epsilon(body)))
 
 
 def skip(body: NodeBody) -> list[str | None]:
@@ -49,7 +50,8 @@ def skip(body: NodeBody) -> list[str | None]:
 def skip_simplified(body: NodeBody) -> list[str | None]:
     """com.microsoft's SkipSimplifiedLayerNormalization."""
     total = _total(body, 3)
-    y, root = _root_mean_square(body, total, body.input(2), [len(body.shape(total)) - 1])
+    last = len(body.shape(total)) - 1
+    y, root = by_root_mean_square(body, total, body.input(2), [last], _epsilon(body))
     return [y, None, root, total]
 
 
@@ -103,7 +105,7 @@ def _normal_rows(body: NodeBody, x: str, scale: str | None, shift: str | None) -
 def grouped(body: NodeBody) -> list[str | None]:
     """ONNX's GroupNormalization: over groups of channels; a scale and shift of each channel."""
     x, scale, shift = body.reads(3)
-    small = body.attribute("epsilon", _SQUARES)
+    small = _epsilon(body)
     return [over_groups(body, x, scale, shift, body.attribute("num_groups", 0), small)]
 
 
@@ -131,6 +133,10 @@ def by_norm(body: NodeBody) -> list[str | None]:
         norm = body.op("Sqrt", body.sum(body.op("Mul", x, x), axis, kept=True))
     empty = body.op("Equal", norm, body.like(0.0, norm))
     return [body.op("Div", x, body.op("Where", empty, body.like(1.0, norm), norm))]
+
+
+def _epsilon(body: NodeBody) -> float:
+    return float(body.attribute("epsilon", _SQUARES))
 
 
 def _axes(body: NodeBody) -> list[int]:
@@ -164,13 +170,13 @@ def _normal(
     return body.cast(y, body.dtype(x)), mean, inverse
 
 
-def _root_mean_square(
-    body: NodeBody, x: str, scale: str | None, axes: Sequence[int]
+def by_root_mean_square(
+    body: NodeBody, x: str, scale: str | None, axes: Sequence[int], epsilon: float
 ) -> tuple[str, str]:
     """x divided by the root of its mean square, scaled; and the inverse of that root."""
     wide = body.widened(x)
     square = body.mean(body.op("Mul", wide, wide), axes)
-    small = body.like(body.attribute("epsilon", _SQUARES), square)
+    small = body.like(epsilon, square)
     root = body.op("Sqrt", body.op("Add", square, small))
     y = body.op("Div", wide, root)
     if scale is not None:

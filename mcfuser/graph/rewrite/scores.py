@@ -31,7 +31,8 @@ class Masking:
     They are multiplied by `scale`, and capped at `softcap` where that is not 0. `biases` are added.
     Then those that one of the bools in `allowed` forbids become `forbidden`. Biases and bools have
     shapes that broadcast to the scores'. `precision` is the element type of the softmax. A row
-    without any allowed column has weights of zero where `guarded`.
+    without any allowed column has weights of zero where `guarded`. `sink` is the score of one more
+    column, which has no value; its shape broadcasts to that of a column of scores.
     """
 
     scale: float
@@ -41,6 +42,7 @@ class Masking:
     forbidden: float = -np.inf
     precision: int | None = None
     guarded: bool = False
+    sink: str | None = None
 
 
 def split_heads(body: NodeBody, x: str, heads: int) -> str:
@@ -88,12 +90,24 @@ def _weights(body: NodeBody, scores: str, masking: Masking) -> str:
     allowed = _conjunction(body, masking.allowed)
     if allowed is not None:
         scores = body.op("Where", allowed, scores, body.const(masking.forbidden, dtype))
-    weights = body.softmax(body.cast(scores, masking.precision or dtype))
+    scores = body.cast(scores, masking.precision or dtype)
+    weights = body.softmax(scores) if masking.sink is None else _drained(body, scores, masking.sink)
     if masking.guarded and (masking.biases or allowed is not None):
         zero = body.const(0.0, body.dtype(weights))
         empty = body.op("IsNaN", body.widened(weights))
         weights = body.op("Where", empty, zero, weights)
     return body.cast(weights, dtype)
+
+
+def _drained(body: NodeBody, scores: str, sink: str) -> str:
+    """The softmax of scores and a sink, without the sink's weight. A sink that is far above all
+    scores makes an infinite sum of them, and weights of zero."""
+    wide, last = body.widened(scores), len(body.shape(scores)) - 1
+    top = body.reduced("ReduceMax", wide, [last], kept=True)
+    above = body.op("Exp", body.op("Sub", wide, top))
+    rest = body.op("Exp", body.op("Sub", body.cast(sink, body.dtype(wide)), top))
+    whole = body.op("Add", body.sum(above, last, kept=True), rest)
+    return body.cast(body.op("Div", above, whole), body.dtype(scores))
 
 
 def _conjunction(body: NodeBody, allowed: Sequence[str | OnnxArray]) -> str | None:

@@ -16,7 +16,8 @@ from tests.support.one_node import agree, one_node, replaced, run
 
 RANDOM = np.random.default_rng(0)
 BATCH, HEADS, SHARED, DEPTH = 2, 4, 2, 16
-SLOTS = ("q", "k", "v", "past_key", "past_value", "last", "total", "cos", "sin", "where", "bias")
+SLOTS = ("q", "k", "v", "past_key", "past_value", "last", "total", "cos", "sin", "where", "bias",
+         "sink", "k_scale", "v_scale", "q_norm", "k_norm", "fresh_rows")  # fmt: skip
 
 
 def drawn(*shape: int, dtype: type = np.float32) -> np.ndarray:
@@ -84,6 +85,18 @@ def test_rotary(rows: int, past: int, interleaved: int, dtype: type) -> None:
     checked(given, constants, tolerance, do_rotary=1, rotary_interleaved=interleaved)
 
 
+def test_an_empty_cache_before_the_first_positions() -> None:
+    given, constants = arrays(7, 0)
+    empty = {n: drawn(BATCH, SHARED, 0, DEPTH) for n in ("past_key", "past_value")}
+    model = node(given | empty, constants | tables(), do_rotary=1)
+    agree(model, given | empty)
+    for value in model.graph.input:
+        if value.name in empty:
+            value.type.tensor_type.shape.dim[2].dim_param = "past"
+    module = load(model.SerializeToString(), {"past": (0,)}).module
+    assert [p.chain for p in partition(module, 1e12, 1e10).products] == [0, 0]
+
+
 def test_packed() -> None:
     given, constants = arrays(7, 0)
     whole = np.concatenate([given[n] for n in "qkv"], 2)
@@ -117,13 +130,91 @@ def test_an_unknown_length_of_the_whole_is_refused() -> None:
         rewrite(node(given, constants))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(("rows", "past"), [(7, 0), (1, 6), (3, 5)])
+def test_a_sink_for_each_head(rows: int, past: int, dtype: type) -> None:
+    given, constants = arrays(rows, past, dtype=dtype)
+    constants["sink"] = np.array([0, 2, -30, 60], dtype)
+    checked(given, constants, 2e-5 if dtype is np.float32 else 1e-2)
+
+
+def test_a_smooth_softmax_has_a_sink_of_zero() -> None:
+    checked(*arrays(3, 5), smooth_softmax=1)
+
+
+@pytest.mark.parametrize(("rows", "past"), [(7, 0), (1, 6), (3, 5)])
+def test_rows_that_see_what_comes_after_them(rows: int, past: int) -> None:
+    checked(*arrays(rows, past), causal=0)
+
+
+def test_rows_of_several_lengths_see_no_column_that_holds_nothing() -> None:
+    last = [3, 5]
+    given, constants = arrays(1, 6, last)
+    model = node(given, constants, causal=0)
+    np.testing.assert_allclose(
+        run(replaced(model), given)[0], run(model, given)[0], rtol=2e-5, atol=2e-5
+    )
+
+
+@pytest.mark.parametrize("rotary", [0, 1])
+@pytest.mark.parametrize("window", [4, 6])
 @pytest.mark.parametrize(
-    ("more", "words"), [({"smooth_softmax": 1}, "'smooth_softmax'"), ({}, "'head_sink'")]
-)
-def test_a_sink_is_refused(more: dict[str, object], words: str) -> None:
-    given, constants = arrays(3, 5)
+    ("rows", "last"), [(1, [0, 3]), (1, [4, 5]), (1, [6, 7]), (1, [11, 18]), (3, [9]), (9, [8]),
+                       (9, [20]), (3, [4])],
+)  # fmt: skip
+def test_a_cache_of_a_window(rows: int, last: list[int], window: int, rotary: int) -> None:
+    """A cache of six rows: the new one begins with the oldest position that it has."""
+    given, constants = arrays(rows, 6, last)
+    constants |= {"total": np.array(max(last) + 1, np.int32)} | (tables() if rotary else {})
+    more = {"sliding_window_cache": 1, "local_window_size": window, "do_rotary": rotary}
     model = node(given, constants, **more)
-    if not more:
-        model.graph.node[0].input.extend([""] * 4 + ["q"])
+    (a, *one), (b, *other) = run(replaced(model), given), run(model, given)
+    np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+    for x, y in zip(one, other, strict=True):
+        assert x.shape == y.shape
+        for i, end in enumerate(last):
+            spare = 6 - window + 1
+            held = end + 1 - spare * max(0, -((5 - end) // spare))
+            np.testing.assert_allclose(x[i, :, :held], y[i, :, :held], atol=2e-5)
+
+
+def test_heads_divided_by_their_root_mean_square() -> None:
+    """onnxruntime has these inputs on GPUs alone; they are norms before the rotation."""
+    given, constants = arrays(3, 5)
+    constants |= tables() | {"q_norm": drawn(DEPTH), "k_norm": drawn(DEPTH)}
+    model = node(given, constants, do_rotary=1, qk_norm_epsilon=0.1, k_norm_epsilon=0.3)
+
+    def normalized(x: np.ndarray, weights: np.ndarray, small: float) -> np.ndarray:
+        heads = x.reshape(*x.shape[:2], -1, DEPTH)
+        square = np.mean(heads * heads, 3, keepdims=True)
+        return (heads / np.sqrt(square + small) * weights).reshape(x.shape).astype(np.float32)
+
+    before = given | {"q": normalized(given["q"], constants["q_norm"], 0.1),
+                      "k": normalized(given["k"], constants["k_norm"], 0.3)}  # fmt: skip
+    plain = {n: x for n, x in constants.items() if n not in ("q_norm", "k_norm")}
+    expected = run(node(before, plain, do_rotary=1), before)
+    for a, b in zip(run(replaced(model), given), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("slot", "words"), [("k_scale", "'k_scale'"), ("fresh_rows", "'query_seqlens'")]
+)
+def test_what_is_refused(slot: str, words: str) -> None:
+    given, constants = arrays(3, 5)
+    model = node(given, constants | {slot: drawn(1)})
     with pytest.raises(ModelError, match=rf"'GroupQueryAttention'.*'the_node'.*{words}"):
+        rewrite(model)
+
+
+@pytest.mark.parametrize(
+    ("more", "slot", "words"),
+    [({"local_window_size": 8}, "", "has 5 rows, and its window 8"), ({}, "", "its window -1"),
+     ({"local_window_size": 4}, "bias", "attention_bias")],
+)  # fmt: skip
+def test_a_window_that_is_refused(more: dict[str, object], slot: str, words: str) -> None:
+    given, constants = arrays(3, 5)
+    constants |= {slot: drawn(1, HEADS, 3, 8)} if slot else {}
+    model = node(given, constants, sliding_window_cache=1, **more)
+    with pytest.raises(ModelError, match=rf"'GroupQueryAttention'.*{words}"):
         rewrite(model)

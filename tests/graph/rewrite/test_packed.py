@@ -9,6 +9,7 @@ import pytest
 from mcfuser.errors import ModelError
 from mcfuser.graph.load import load
 from mcfuser.graph.rewrite.apply import rewrite
+from tests.support.nets import Net
 from tests.support.one_node import agree, one_node
 
 ORT = "com.microsoft"
@@ -68,6 +69,17 @@ def test_a_table_in_float16_gives_float16() -> None:
         block_size=16, bits=4,
     )  # fmt: skip
     agree(model, given, 1e-3)
+
+
+def test_a_table_in_another_shape() -> None:
+    """One that the last product of a language model has, too, as that wants it."""
+    blocks = RANDOM.integers(0, 256, (20, 4, 8)).astype(np.uint8)
+    net = Net(np.float32, 21)
+    net.input("ids", 2, 3, dtype=np.int64)
+    scales = net.const(RANDOM.uniform(0.1, 1, (20, 4)), np.float32)
+    data = net.op("Reshape", net.const(blocks, np.uint8), net.ints(20, 32))
+    rows = net.op("GatherBlockQuantized", data, "ids", scales, domain=ORT, block_size=16)
+    agree(net.model(rows), {"ids": RANDOM.integers(0, 20, (2, 3))}, 1e-5)
 
 
 def test_blocks_along_other_dimensions_are_refused() -> None:
