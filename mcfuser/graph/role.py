@@ -335,11 +335,15 @@ class _Walk:
 
     def _last_positions(self, node: onnx.NodeProto) -> tuple[float, float] | None:
         """The least and the largest last position of a sequence in a cache. Where nothing tells how
-        many positions are new, all are filled."""
+        many positions are new, all are filled; so is the cache of a window, of which the rest would
+        be anything."""
         whole = self.known.interval(node.input[6])
         if whole is None:
             return None
         past = self.known.extent(node, 3, 2)
+        if past is not None and self.known.integer(node, "sliding_window_cache", 0):
+            some = self.known.integer(node, "local_window_size", past) < past
+            return min(past, whole[0]) - 1, (min(past, whole[0]) if some else whole[0]) - 1
         new = self.known.extent(node, 0, 1) or (whole[0] - past if past is not None else 0)
         return (new if 0 < new <= whole[0] else whole[0]) - 1, whole[0] - 1
 

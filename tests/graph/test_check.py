@@ -188,10 +188,14 @@ def test_what_is_below_the_normal_numbers_may_be_taken_for_zero() -> None:
          " y = QuantizeLinear (x, k) }", 5e-2),
         ("uint8[2] x) => (float[2] y) { k = Constant <value_float = 0.1> ()"
          " y = DequantizeLinear (x, k) }", 1e-4),
+        ("int64[2] x) => (float[2, 16] y) <uint8[1, 8] t = {0, 1, 2, 3, 4, 5, 6, 7}, float[1, 1] s "
+         "= {2}> { y = com.microsoft.GatherBlockQuantized (t, x, s) }", 1e-4),
     ],
 )  # fmt: skip
 def test_the_error_that_passes_is_that_of_the_coarsest_type(graph: str, passes: float) -> None:
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 19]> g ({graph}')
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 19, "com.microsoft": 1]> g ({graph}'
+    )
     assert model_tolerance(model) == passes
 
 

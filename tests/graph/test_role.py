@@ -196,3 +196,18 @@ def test_a_mask_whose_ones_are_counted_is_filled(
     )
     inputs = f"int64[1, {total}] x, float[1, 1, {past}, 4] past, float[1, n, 8] q"
     assert role(inputs, body) == InputRole("filled", low, high)
+
+
+@pytest.mark.parametrize(
+    ("window", "total", "low", "high"), [(5, 9, 5, 9), (3, 9, 5, 5), (5, 4, 4, 4)]
+)
+def test_the_cache_of_a_window_is_full(window: int, total: int, low: int, high: int) -> None:
+    """Of one that has more rows than its window, the last are used until it was full once."""
+    body = (
+        f"whole = Constant <value = int32 {{{total}}}> () "
+        "y, k, v = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1, "
+        f"sliding_window_cache = 1, local_window_size = {window}>"
+        "(q, key, value, past, past, x, whole)"
+    )
+    found = role("int32[1] x, float[1, 1, 5, 4] past, float[1, 1, 8] q", body)
+    assert found == InputRole("length", low - 1, high - 1)
