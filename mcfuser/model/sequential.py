@@ -22,7 +22,7 @@ from mcfuser.expr import Call, Cast, axes, reads, walk
 from mcfuser.lowering.tensorir.box import box_spans
 from mcfuser.lowering.tensorir.epilogue import applies, epilogues
 from mcfuser.lowering.tensorir.knobs import LANE
-from mcfuser.lowering.tensorir.matrix import last_row
+from mcfuser.lowering.tensorir.matrix import last_row, oriented
 from mcfuser.lowering.tensorir.micro import (
     FIRST,
     FLOAT,
@@ -35,7 +35,7 @@ from mcfuser.lowering.tensorir.micro import (
     micro_vectors,
 )
 from mcfuser.lowering.tensorir.neighbours import Sharing, groups, shared_by, sharers
-from mcfuser.lowering.tensorir.unpacked import unpacked
+from mcfuser.lowering.tensorir.unpacked import MadeWeights, made_of, unpacked
 from mcfuser.model.analytical import storage
 from mcfuser.model.dots import dot_seconds
 from mcfuser.model.matrix import matrix_seconds
@@ -241,8 +241,19 @@ class _Core:
         """What a map of constants does in registers for one tile, beside its flops: predicted were
         1,002 us so and measured 825, of one row times 4096 x 4096 weights of 4 bits (an EPYC with
         AVX2, 2026-11-26)."""
-        steps = sum(isinstance(n, (Call, Cast)) for n in walk(s.body))
-        return steps * self.sizes.positions(s.operator.axes)
+        made, positions = self.made(s), self.sizes.positions(s.operator.axes)
+        if made is None:
+            return sum(isinstance(n, (Call, Cast)) for n in walk(s.body)) * positions
+        result: Floats = positions * made.steps(self.lanes, self.sizes.positions(made.inner))
+        return result
+
+    def made(self, s: Compute) -> MadeWeights | None:
+        """How the weights of a map's tile are made in blocks."""
+        for o in self.chain.operators:
+            roles = o.product
+            if roles is not None and (turned := oriented(roles)).right.tensor == s.operator.out:
+                return made_of(s.operator.body, turned.depth)
+        return None
 
     def events(self, s: SimpleStatement, around: Collection[str]) -> Events:
         """The events of a visit."""

@@ -11,6 +11,7 @@ import pytest
 
 from mcfuser.chain import Chain, flat_size, from_json
 from mcfuser.codegen import tensorir, triton
+from mcfuser.devices.cpu import probe_cpu
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.unpacked import FEW
 from mcfuser.space.expression import parse
@@ -22,8 +23,9 @@ from tests.support.numpy_triton import run as run_blocks
 from tests.support.schedules import schedules
 from tests.support.tensorir_agree import error, run
 
-NARROW = TensorirKnobs(4, 3, 8)
-WIDE = TensorirKnobs(6, 2, 8)
+KNOBS = [TensorirKnobs(4, 3, 8), TensorirKnobs(6, 2, 8)]
+if probe_cpu().bits == 512:
+    KNOBS += [TensorirKnobs(4, 3, 16), TensorirKnobs(8, 2, 16)]
 ROWS, COLUMNS = (1, 3, 4, 7), 40
 FOUR = "(float32(bit_and(shift_right(Q[k, t, n], T[s]), 15)) - {zero})"
 
@@ -99,7 +101,7 @@ def test_kernels_for_cpus_multiply_by_what_integers_stand_for(case: str, rows: i
     flat = drawn(c)
     expected = evaluate(c, {n: logical(c, n, a) for n, a in flat.items()})
     for i, schedule in enumerate(some(c, 8)):
-        knobs = (NARROW, WIDE)[i % 2]
+        knobs = KNOBS[i % len(KNOBS)]
         try:
             source = tensorir.generate(schedule, "kernel", knobs)
         except Illegal:

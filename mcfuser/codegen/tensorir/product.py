@@ -7,13 +7,11 @@ is computed there lands in the tile's padding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from mcfuser.codegen.tensorir.dots import multiply_dots
 from mcfuser.codegen.tensorir.epilogue import finish
 from mcfuser.codegen.tensorir.fetch import fetching
 from mcfuser.codegen.tensorir.integer import covered, plus, times
+from mcfuser.codegen.tensorir.made import made_weights, multiply_made
 from mcfuser.codegen.tensorir.matrix import multiply
 from mcfuser.codegen.tensorir.operands import Operands, masked_axes
 from mcfuser.codegen.tensorir.right import column, packed_row, right, within_rows
@@ -49,34 +47,39 @@ def product(w: Writer, s: Compute) -> None:
         ending = w.endings.get(s.buffer)
         places = [_place(w, s, o, at, j0, v) for v in vectors] if ending is None else []
         for v in vectors:
-            with _micro(w, o):
+            with w.micro(o.micro_rows):
                 start = "T.float32(0)" if s.buffer in w.zeroed else places[v]
                 w.put(f"acc{v}[i, j] = {start}")
-        *_, last = o.roles.depth
-
-        def row(others: At, position: str) -> str:
-            return packed_row(w, o, o.right, {**at, **others, last: position}, j0)
-
-        loop = (f"{last}_i", w.count(last))
-        with fetching(w, o, at, (j0, i0), loop, row) as (others, position):
-            at |= {**others, last: position}
-            with w.block(f"for i in T.unroll({o.micro_rows}):"):
-                left = _left(w, s, o, at)
-                for v in vectors:
-                    with w.vector("j", lanes):
-                        w.put(f"acc{v}[i, j] = acc{v}[i, j] + {left} * {right(w, o, at, j0, v)}")
+        if (made := made_weights(w, o)) is not None:
+            multiply_made(w, o, made, at, j0, lambda here: _left(w, s, o, here))
+        else:
+            at |= _accumulated(w, s, o, at, (j0, i0))
         if ending is not None:
             finish(w, s.buffer, at, j0, lambda v: f"acc{v}[i, j]")
             return
         for v in vectors:
-            with _micro(w, o):
+            with w.micro(o.micro_rows):
                 w.put(f"{places[v]} = acc{v}[i, j]")
 
 
-@contextmanager
-def _micro(w: Writer, o: Operands) -> Iterator[None]:
-    with w.block(f"for i in T.unroll({o.micro_rows}):"), w.vector("j", w.lowering.lanes):
-        yield
+def _accumulated(w: Writer, s: Compute, o: Operands, at: At, panel: tuple[str, str]) -> At:
+    """Adds the products of a `panel` and a micro-tile of rows to the accumulators; the positions
+    along the depth."""
+    *_, last = o.roles.depth
+
+    def row(others: At, position: str) -> str:
+        return packed_row(w, o, o.right, {**at, **others, last: position}, panel[0])
+
+    loop = (f"{last}_i", w.count(last))
+    with fetching(w, o, at, panel, loop, row) as (others, position):
+        depth = {**others, last: position}
+        with w.block(f"for i in T.unroll({o.micro_rows}):"):
+            left = _left(w, s, o, {**at, **depth})
+            for v in range(o.width // w.lowering.lanes):
+                with w.vector("j", w.lowering.lanes):
+                    element = right(w, o, {**at, **depth}, panel[0], v)
+                    w.put(f"acc{v}[i, j] = acc{v}[i, j] + {left} * {element}")
+    return depth
 
 
 def _place(w: Writer, s: Compute, o: Operands, at: At, j0: str, v: int) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mcfuser.codegen.tensorir.integer import flat, plus, times
 from mcfuser.codegen.tensorir.operands import Operands
-from mcfuser.codegen.tensorir.scalar import Typed, loaded
+from mcfuser.codegen.tensorir.scalar import Scalar, Typed, loaded
 from mcfuser.codegen.tensorir.writer import At, Writer
-from mcfuser.expr import Read
+from mcfuser.expr import Expr, Read
 
 
 def depth_row(w: Writer, o: Operands, at: At) -> str:
@@ -49,6 +49,12 @@ def right(w: Writer, o: Operands, at: At, j0: str, v: int, number: str = "0") ->
 
 def _unpacked(w: Writer, o: Operands, at: At, j0: str, v: int) -> str:
     """What a map makes of lane `j` of the constants that it reads."""
+    return made_lane(w, o, at, j0, v, {}).text(w.products.maps[o.right].body)
+
+
+def made_lane(w: Writer, o: Operands, at: At, j0: str, v: int, known: Mapping[Expr, str]) -> Scalar:
+    """What writes expressions of lane `j` of the constants of which weights are made, some parts of
+    which are `known`."""
     here = {**at, o.column: column(w, o, j0, v)}
     lane = plus(str(v * w.lowering.lanes), "j")
 
@@ -57,7 +63,7 @@ def _unpacked(w: Writer, o: Operands, at: At, j0: str, v: int) -> str:
             return w.typed(r, here)
         return loaded(_packed(w, o, r.tensor, at, j0, lane), w.stored(r.tensor))
 
-    return replace(w.scalar(here, {}), read=element).text(w.products.maps[o.right].body)
+    return replace(w.scalar(here, known), read=element)
 
 
 def _packed(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from mcfuser.codegen.tensorir.dots import dots_left_shape
 from mcfuser.codegen.tensorir.integer import shape
+from mcfuser.codegen.tensorir.made import code_table, fill_table, made_weights
 from mcfuser.codegen.tensorir.matrix import left_shape, right_shape
 from mcfuser.codegen.tensorir.operands import Operands
 from mcfuser.codegen.tensorir.scalar import held_as
@@ -67,6 +68,7 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
         else:
             _allocate(w, f"{name}_left", [math.prod(dots_left_shape(w, o))], STORED[o.dot][0])
     _allocate_sums(w, "acc", [o for o in operands if not o.matrix and not o.dot], "float32")
+    _allocate_made(w, operands)
     _allocate_sums(w, "sum", [o for o in operands if o.dot], "int32")
     _allocate_sums(w, "zero", [o for o in operands if _has_zero(o)], "int32", rows=1)
     _allocate(w, "lane", [w.lowering.lanes])
@@ -105,6 +107,21 @@ def _allocate_sums(
     rows, lanes = rows or max((o.micro_rows for o in operands), default=0), w.lowering.lanes
     for v in range(max((o.width // lanes for o in operands), default=0)):
         _allocate(w, f"{name}{v}", [rows, lanes], dtype)
+
+
+def _allocate_made(w: Writer, operands: Sequence[Operands]) -> None:
+    """Sums of the products of blocks of weights that are made in registers, and what numbers are
+    looked up by and in."""
+    made = {o.right: o for o in operands if made_weights(w, o) is not None}
+    _allocate_sums(w, "part", [*made.values()], "float32")
+    tables = {tile: code_table(w, made_weights(w, o)) for tile, o in made.items()}
+    looked_up = [o for tile, o in made.items() if tables[tile] is not None]
+    _allocate_sums(w, "code", looked_up, "int32", rows=1)
+    _allocate_sums(w, "number", looked_up, "float32", rows=1)
+    for tile, table in tables.items():
+        if table is not None:
+            _allocate(w, f"{tile}_codes", [len(table.values)])
+            fill_table(w, made[tile], table)
 
 
 def _tile_shape(w: Writer, name: str) -> list[int]:

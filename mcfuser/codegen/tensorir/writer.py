@@ -73,22 +73,32 @@ class Writer:
         self.depth -= 1
 
     @contextmanager
-    def nest(self, loops: Sequence[tuple[str, str]]) -> Iterator[list[str]]:
-        """Serial loops, their variables; a loop of one iteration is left out and stands at 0."""
+    def nest(self, loops: Sequence[tuple[str, str]], unrolled: int = 1) -> Iterator[list[str]]:
+        """Serial loops, their variables; a loop of one iteration is left out and stands at 0. Those
+        of so many iterations at most are written out."""
         names, before = [], self.depth
         for name, trips in loops:
             if trips != "1":
-                self.put(f"for {name} in range({trips}):")
+                few = trips.isdigit() and int(trips) <= unrolled
+                self.put(f"for {name} in {'T.unroll' if few else 'range'}({trips}):")
                 self.depth += 1
             names.append(name if trips != "1" else "0")
         yield names
         self.depth = before
 
     @contextmanager
-    def over(self, names: Sequence[str]) -> Iterator[dict[str, str]]:
-        """Serial loops over the positions of these axes in the tile at hand."""
-        with self.nest([(f"{a}_i", self.count(a)) for a in names]) as variables:
+    def over(self, names: Sequence[str], unrolled: int = 1) -> Iterator[dict[str, str]]:
+        """Serial loops over the positions of these axes in the tile at hand; those of so many
+        positions at most are written out."""
+        loops = [(f"{a}_i", self.count(a)) for a in names]
+        with self.nest(loops, unrolled) as variables:
             yield dict(zip(names, variables, strict=True))
+
+    @contextmanager
+    def micro(self, rows: int) -> Iterator[None]:
+        """Loops over the rows `i` and the lanes `j` of a micro-tile's vectors."""
+        with self.block(f"for i in T.unroll({rows}):"), self.vector("j", self.lowering.lanes):
+            yield
 
     @contextmanager
     def vector(self, name: str, width: int, stepped: bool = False) -> Iterator[None]:
