@@ -21,6 +21,7 @@ from mcfuser.graph.rewrite.branch import agreed, guarded, selected, settled, tak
 from mcfuser.graph.rewrite.inner import WrittenNodes
 from mcfuser.graph.rewrite.known import KnownValues
 from mcfuser.graph.rewrite.loop import LOOPS
+from mcfuser.graph.rewrite.reviewed import check_reviewed
 from mcfuser.graph.rewrite.table import REWRITES
 from mcfuser.graph.sizes import inferred_shapes, outline
 from mcfuser.graph.weights import NONE, OnnxArray
@@ -206,6 +207,7 @@ class _Walk:
             return None
         body = self._empty(node, known)
         with refused(f"{described(node, self.version)} cannot be used"):
+            check_reviewed(body)
             results = write(body)
         if results is None:
             return None

@@ -42,6 +42,8 @@ def narrow_product(body: NodeBody) -> list[str | None]:
         raise body.refusal(f"its weights have {bits} bits, not 2, 4 or 8")
     if body.has(4):
         raise body.refusal("its blocks are permuted ('g_idx')")
+    if body.attribute("weight_prepacked", 0):
+        raise body.refusal("its weights are in a layout of one device ('weight_prepacked')")
     body.room(columns, blocks, block)
     whole = body.elements(1).reshape(columns, blocks, -1)
     scales = body.elements(2).reshape(columns, blocks, 1)
