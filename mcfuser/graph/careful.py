@@ -3,7 +3,8 @@ are precise.
 
 onnxruntime's own sigmoid errs by up to 1e-7: by an eighth of that of -15.5, and by all of that of
 -18.5. A detector's scores are such numbers wherever there is nothing to detect. And a MatMulNBits
-may say that its other operand may be rounded to bytes, which costs half a percent of the result.
+or a QMoE may say that its other operand may be rounded to bytes, which costs half a percent of the
+result.
 Its Fourier transforms of lengths that are no powers of two err by 4e-5 of a spectrum's norm,
 a hundred times as much as others, and all of what a quiet band has.
 """
@@ -18,6 +19,8 @@ from onnx import helper
 from mcfuser.graph.weights import OnnxModel
 
 _ACCURACY = "accuracy_level"
+_NARROW = ("MatMulNBits", "QMoE")
+"""What multiplies by weights of few bits."""
 _TRANSFORMS = {"STFT": (0, 2), "DFT": (0,)}
 """Fourier transforms, and which of their inputs are floats."""
 
@@ -47,7 +50,7 @@ def _is_transform(node: onnx.NodeProto) -> bool:
 
 def _is_rounded(node: onnx.NodeProto) -> bool:
     """Whether a product may round what it multiplies weights of few bits by."""
-    return node.op_type == "MatMulNBits" and any(a.name == _ACCURACY for a in node.attribute)
+    return node.op_type in _NARROW and any(a.name == _ACCURACY for a in node.attribute)
 
 
 def _written(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

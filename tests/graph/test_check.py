@@ -188,6 +188,10 @@ def test_what_is_below_the_normal_numbers_may_be_taken_for_zero() -> None:
          " y = QuantizeLinear (x, k) }", 5e-2),
         ("uint8[2] x) => (float[2] y) { k = Constant <value_float = 0.1> ()"
          " y = DequantizeLinear (x, k) }", 1e-4),
+        ("float[1, 2] x) => (float[1, 2] y) { y = com.microsoft.QMoE <expert_weight_bits = 8>"
+         "(x, r, w, s, b, v, t) }", 5e-2),
+        ("float[1, 2] x) => (float[1, 2] y) { y = com.microsoft.QMoE <expert_weight_bits = 4>"
+         "(x, r, w, s, b, v, t) }", 1e-4),
         ("int64[2] x) => (float[2, 16] y) <uint8[1, 8] t = {0, 1, 2, 3, 4, 5, 6, 7}, float[1, 1] s "
          "= {2}> { y = com.microsoft.GatherBlockQuantized (t, x, s) }", 1e-4),
     ],

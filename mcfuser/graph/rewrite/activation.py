@@ -45,10 +45,15 @@ def fast_gelu(body: NodeBody) -> list[str | None]:
     x = body.read(0)
     if (bias := body.input(1)) is not None:
         x = body.op("Add", x, bias)
+    return [tanh_gelu(body, x)]
+
+
+def tanh_gelu(body: NodeBody, x: str) -> str:
+    """Gelu by tanh."""
     cube = body.op("Mul", body.op("Mul", x, x), x)
     inner = body.scaled(body.op("Add", x, body.scaled(cube, 0.044715)), math.sqrt(2 / math.pi))
     one = body.op("Add", body.op("Tanh", inner), body.like(1.0, x))
-    return [body.op("Mul", body.scaled(x, 0.5), one)]
+    return body.op("Mul", body.scaled(x, 0.5), one)
 
 
 def quick_gelu(body: NodeBody) -> list[str | None]:

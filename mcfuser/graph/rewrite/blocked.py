@@ -6,7 +6,7 @@ makes numbers of them is written out in operators of ONNX's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -18,6 +18,10 @@ from mcfuser.graph.weights import OnnxArray
 
 _BITS: Mapping[str, int] = MappingProxyType({"int4": 4, "uint4": 4, "int2": 2, "uint2": 2})
 """The bits of the types whose numbers share bytes."""
+
+
+Pick = Callable[[str], str]
+"""Gives the rows of a constant that are chosen, by its name; all where none are."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +45,39 @@ class BlockedWeights:
         fitting = 8 // self.bits
         return fitting if self.numbers.shape[self.axis + 1] % fitting == 0 else 1
 
-    def written(self, body: NodeBody, dtype: int, shape: Sequence[int]) -> str:
-        """Writes the weights as values of a type, in their own shape; their name. Where integers
-        are to become floats, they are one constant."""
-        if not body.integers:
-            kind = np.float32
-            real = self.numbers.astype(kind) - self.zeros.astype(kind)
-            return body.const((real * self.scales.astype(kind)).reshape(shape), dtype)
-        made = self._whole(body, dtype) if self.parts == 1 else self._shared(body, dtype)
-        return body.reshape(made, *shape)
+    def written(
+        self, body: NodeBody, dtype: int, shape: Sequence[int], chosen: str | None = None
+    ) -> str:
+        """Writes the weights as values of a type, in their own shape, or those `chosen` by numbers
+        along the first dimension; their name. Where integers are to become floats, they are one
+        constant."""
 
-    def _whole(self, body: NodeBody, dtype: int) -> str:
+        def pick(held: str) -> str:
+            extents = body.shape(held)
+            if chosen is None or not extents or extents[0] == 1:
+                return held
+            return body.op("Gather", held, chosen, axis=0)
+
+        if chosen is not None:
+            shape = (*body.shape(chosen), *shape[1:])
+        if not body.integers:
+            wide = np.float32
+            real = self.numbers.astype(wide) - self.zeros.astype(wide)
+            values = (real * self.scales.astype(wide)).reshape(-1, *shape[1:])
+            return pick(body.const(values, dtype))
+        write = self._whole if self.parts == 1 else self._shared
+        return body.reshape(write(body, dtype, pick), *shape)
+
+    def _whole(self, body: NodeBody, dtype: int, pick: Pick) -> str:
         """Numbers less their zero points, a byte each, or two; zero points may be no integers."""
         zeros = self.zeros.astype(np.float32)
         parts = zeros - np.trunc(zeros)
-        wide = body.cast(whole_constant(body, self.numbers, zeros - parts), dtype)
+        wide = body.cast(pick(whole_constant(body, self.numbers, zeros - parts)), dtype)
         if np.any(parts):
-            wide = body.op("Sub", wide, body.const(parts, dtype))
-        return body.op("Mul", wide, body.const(self.scales, dtype))
+            wide = body.op("Sub", wide, pick(body.const(parts, dtype)))
+        return body.op("Mul", wide, pick(body.const(self.scales, dtype)))
 
-    def _shared(self, body: NodeBody, dtype: int) -> str:
+    def _shared(self, body: NodeBody, dtype: int, pick: Pick) -> str:
         """Numbers that share bytes: those of one are as far apart in their block as can be, so that
         neighbouring bytes have neighbouring numbers."""
         at, parts = self.axis + 1, self.parts
@@ -69,13 +86,13 @@ class BlockedWeights:
         shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
         shifts = shifts.reshape(parts, 1, *(1 for _ in after))
         octets = np.bitwise_or.reduce(split.astype(np.uint8) << shifts, axis=at)
-        held = body.const(np.expand_dims(octets, at), TensorProto.UINT8)
+        held = pick(body.const(np.expand_dims(octets, at), TensorProto.UINT8))
         moved = body.op("BitShift", held, body.const(shifts, TensorProto.UINT8), direction="RIGHT")
         lowest = body.op("Mod", moved, body.const(1 << self.bits, TensorProto.UINT8))
         wide = body.cast(lowest, dtype)
         if np.any(self.zeros):
-            wide = body.op("Sub", wide, body.const(_spread(self.zeros, at), dtype))
-        return body.op("Mul", wide, body.const(_spread(self.scales, at), dtype))
+            wide = body.op("Sub", wide, pick(body.const(_spread(self.zeros, at), dtype)))
+        return body.op("Mul", wide, pick(body.const(_spread(self.scales, at), dtype)))
 
 
 def _spread(x: OnnxArray, axis: int) -> OnnxArray:

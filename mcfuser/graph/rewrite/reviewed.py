@@ -57,6 +57,11 @@ _REVIEWED = {
     "MatMulBnb4": (3, "K N block_size quant_type training_mode transB"),
     "MatMulIntegerToFloat": (7, ""),
     "MatMulNBits": (6, "K N accuracy_level bits block_size weight_prepacked"),
+    "MoE": (
+        8,
+        "activation_alpha activation_beta activation_type k normalize_routing_weights "
+        "swiglu_fusion swiglu_limit use_sparse_mixer",
+    ),
     "MultiHeadAttention": (10, "mask_filter_value num_heads scale unidirectional"),
     "NhwcConv": (3, "auto_pad channels_last dilations group kernel_shape pads strides"),
     "Pad": (3, "mode"),
@@ -78,6 +83,13 @@ _REVIEWED = {
     "QLinearSigmoid": (5, ""),
     "QLinearSoftmax": (5, "axis opset"),
     "QLinearWhere": (9, ""),
+    "QMoE": (
+        21,
+        "accuracy_level activation_alpha activation_beta activation_type block_size "
+        "expert_weight_bits fc1_expert_weight_bits fc2_expert_weight_bits fc3_expert_weight_bits k "
+        "normalize_routing_weights quant_type swiglu_fusion swiglu_limit use_sparse_mixer "
+        "weights_prepacked",
+    ),
     "QuantizeLinear": (3, "axis"),
     "QuickGelu": (1, "alpha"),
     "Range": (3, ""),

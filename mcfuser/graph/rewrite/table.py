@@ -9,6 +9,7 @@ from onnx import TensorProto
 from mcfuser.graph.rewrite import (
     activation,
     decided,
+    experts,
     fourier,
     grouped,
     learned,
@@ -133,6 +134,7 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     (_MICROSOFT, "GridSample"): movement.as_onnx,
     (_MICROSOFT, "GroupNorm"): pictures.group_norm,
     (_MICROSOFT, "GroupQueryAttention"): grouped.group_query_attention,
+    (_MICROSOFT, "MoE"): experts.mixture,
     (_MICROSOFT, "MatMulBnb4"): packed.coded_product,
     (_MICROSOFT, "MatMulIntegerToFloat"): quantized.floating_product,
     (_MICROSOFT, "MatMulNBits"): quantized.narrow_product,
@@ -142,6 +144,7 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     (_MICROSOFT, "QAttention"): microsoft.quantized_attention,
     (_MICROSOFT, "QEmbedLayerNormalization"): normalization.quantized_embedding,
     (_MICROSOFT, "QGemm"): qlinear.product,
+    (_MICROSOFT, "QMoE"): experts.quantized_mixture,
     (_MICROSOFT, "QLinearAdd"): quantized.elementwise("Add", 2),
     (_MICROSOFT, "QLinearAveragePool"): qlinear.pooling,
     (_MICROSOFT, "QLinearConcat"): qlinear.concatenation,
