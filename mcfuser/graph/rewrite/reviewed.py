@@ -50,8 +50,8 @@ _REVIEWED = {
     "GroupQueryAttention": (
         17,
         "causal do_rotary k_norm_epsilon k_quant_type kv_cache_bit_width kv_num_heads "
-        "local_window_size num_heads q_norm_epsilon qk_norm_epsilon qk_output "
-        "rotary_interleaved scale sliding_window_cache smooth_softmax softcap "
+        "local_window_size num_heads past_present_share_buffer q_norm_epsilon qk_norm_epsilon "
+        "qk_output rotary_interleaved scale sliding_window_cache smooth_softmax softcap "
         "v_quant_type",
     ),
     "MatMulBnb4": (3, "K N block_size quant_type training_mode transB"),
@@ -104,7 +104,8 @@ REVIEWED: Mapping[str, tuple[int, frozenset[str]]] = MappingProxyType(
     {name: (count, frozenset(words.split())) for name, (count, words) in _REVIEWED.items()}
 )
 """By the name of an operator: how many inputs it may have, and the names of its attributes. These
-are those of onnxruntime 1.31, and GroupQueryAttention's of 1.32."""
+are those of onnxruntime 1.31, and GroupQueryAttention's of 1.32, which gets the mark of
+rewrite.grouped besides."""
 
 
 def check_reviewed(body: NodeBody) -> None:
