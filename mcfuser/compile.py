@@ -177,7 +177,7 @@ def compile_model(
     library = whole.module(decided[0]) if dynamic is None else build_buckets(dynamic, decided)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = compilation_report(options, decided, matches, decisions, seconds, dynamic)
-    report["in_place"] = dict(in_place)
+    report["in_place"] = dict(loaded[0].in_place)
     report["external"] = list(folder.files) if folder is not None else []
     listener(Progress("done", 1, 1, left=0.0))
     return CompiledModel(library, report, decided[-1], dynamic)

@@ -34,13 +34,19 @@ DeviceOption = Annotated[
     str, typer.Option(help=f"one of {', '.join(names())}", autocompletion=devices_begun)
 ]
 ShapeOption = Annotated[
-    list[str] | None, typer.Option("--shape", help="an input's shape, as input=1x128; repeatable")
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        help="an input's shape, as input=1x128, or a named dimension's extent, as batch=1; "
+        "repeatable",
+    ),
 ]
 RangedShapeOption = Annotated[
     list[str] | None,
     typer.Option(
         "--shape",
-        help="an input's shape, as input=1x128, or with ranges, as input=1..8x16..512; repeatable",
+        help="an input's shape, as input=1x128, or with ranges, as input=1..8x16..512, or a named "
+        "dimension's, as batch=1..8; repeatable",
     ),
 ]
 BucketsOption = Annotated[
@@ -81,7 +87,8 @@ InPlaceOption = Annotated[
     list[str] | None,
     typer.Option(
         "--in-place",
-        help="write an output into an input's memory, as past_key=present_key; repeatable",
+        help="write an output into an input's memory, as past_key=present_key, or many, as "
+        "past.*=present.*; repeatable",
     ),
 ]
 JsonOption = Annotated[

@@ -39,6 +39,33 @@ class CacheUpdate:
     views: tuple[relax.Var, ...]
 
 
+def paired(
+    pairs: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[str]
+) -> dict[str, str]:
+    """The pairs with every input and output that a `*` stands for: of `past.*=present.*` one for
+    each input that begins so, with the output whose name goes on as its own. Raises ModelError
+    where there is no such input, or no such output of one."""
+    found: dict[str, str] = {}
+    for name, output in pairs.items():
+        if name in inputs or "*" not in name + output:
+            found[name] = output
+            continue
+        words = f"outputs '{output}' cannot be written into inputs '{name}'"
+        if name.count("*") != 1 or output.count("*") != 1:
+            raise ModelError(f"{words}: each has one '*', which stands for the same in both")
+        (first, last), (begin, end) = name.split("*"), output.split("*")
+        some = [
+            n for n in inputs
+            if n.startswith(first) and n.endswith(last) and len(n) >= len(first) + len(last)
+        ]  # fmt: skip
+        if not some:
+            raise ModelError(f"{words}: the model has no such input; it has {_some(inputs)}")
+        for one in some:
+            found[one] = begin + one[len(first) : len(one) - len(last)] + end
+            _place(outputs, found[one], f"{words}: for '{one}'", "output")
+    return found
+
+
 def updated_in_place(module: tvm.IRModule, pairs: Mapping[str, str], inputs: Sequence[str],
                      outputs: Sequence[str]) -> tvm.IRModule:  # fmt: skip
     """The module that writes outputs into the memory of inputs: `pairs` has outputs by inputs.

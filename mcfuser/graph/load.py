@@ -7,7 +7,7 @@ import io
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -32,7 +32,7 @@ from mcfuser.graph.dynamic.found import with_bounds
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import rewrite_idioms
-from mcfuser.graph.inplace import updated_in_place
+from mcfuser.graph.inplace import paired, updated_in_place
 from mcfuser.graph.integer_weights import with_integer_weights, without_integer_weights
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.matching import calls_rewritten, with_variables
@@ -76,6 +76,7 @@ class Loaded:
     `names` has the names that the module gave to values of the ONNX model, by their names there; a
     value may be gone from the module since then. `narrowing` says how products were narrowed, None
     where the model's own types stand. `integers` tells whether kernels multiply them as such.
+    `in_place` has the outputs that are written into the memory of inputs, by these.
     """
 
     module: tvm.IRModule
@@ -84,6 +85,7 @@ class Loaded:
     names: Mapping[str, str]
     narrowing: Narrowing | None = None
     integers: bool = True
+    in_place: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(
@@ -121,7 +123,7 @@ def _written(
 ) -> OnnxModel:
     """The model with fixed input shapes in operators that TVM imports; raises as `load` does."""
     fixed = bound(model, shapes, limits, folder)
-    mark_shared(fixed.proto.graph, in_place.values())
+    mark_shared(fixed.proto.graph, _pairs(fixed.proto.graph, in_place).values())
 
     def write(one: OnnxModel, decide: Decide | None) -> OnnxModel:
         return written_out(one, limits, integers, recurrences, decide)
@@ -171,11 +173,16 @@ def imported(
     module = with_integer_weights(_simplify(module), held)
     inputs = tuple(p for p in input_ports(folded) if p.name not in held)
     outputs = _output_ports(folded, module)
-    module = updated_in_place(module, in_place, [p.name for p in inputs], [p.name for p in outputs])
+    pairs = _pairs(folded.graph, in_place)
+    module = updated_in_place(module, pairs, [p.name for p in inputs], [p.name for p in outputs])
     if narrow is None:
-        return Loaded(module, inputs, outputs, names, None, integers)
+        return Loaded(module, inputs, outputs, names, None, integers, pairs)
     made, narrowing = to_tf32(module) if narrow == TF32 else narrowed(module, narrow)
-    return Loaded(made, inputs, outputs, names, narrowing, integers)
+    return Loaded(made, inputs, outputs, names, narrowing, integers, pairs)
+
+
+def _pairs(graph: onnx.GraphProto, in_place: Mapping[str, str]) -> dict[str, str]:
+    return paired(in_place, [i.name for i in graph.input], [o.name for o in graph.output])
 
 
 def bound(
@@ -385,12 +392,12 @@ def _output_ports(folded: onnx.ModelProto, module: tvm.IRModule) -> tuple[ModelP
     fields = list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
     constants = {t.name for t in folded.graph.initializer}
     ports = []
-    for value, field in zip(folded.graph.output, fields, strict=True):
-        if not isinstance(field, relax.TensorType) or field.ndim < 0:
+    for value, part in zip(folded.graph.output, fields, strict=True):
+        if not isinstance(part, relax.TensorType) or part.ndim < 0:
             raise ModelError(f"output '{value.name}' is no tensor of known rank")
-        dims = field.shape if field.shape is not None else [None] * field.ndim
+        dims = part.shape if part.shape is not None else [None] * part.ndim
         shape = tuple(int(d) if isinstance(d, (int, tvm.tirx.IntImm)) else -1 for d in dims)
         if 0 in shape and value.name not in constants:
             raise ModelError(f"output '{value.name}' has a dimension of extent 0")
-        ports.append(ModelPort(value.name, shape, str(field.dtype)))
+        ports.append(ModelPort(value.name, shape, str(part.dtype)))
     return tuple(ports)

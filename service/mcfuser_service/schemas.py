@@ -62,7 +62,8 @@ class JobOptions(BaseModel):
     shape: Annotated[list[str], AfterValidator(_shapes)] = Field(
         default=[],
         description="input=1x128, once for each input with a dynamic dimension; input=1x16..512 "
-        "with a range, for a module that takes every extent in it",
+        "with a range, for a module that takes every extent in it; batch=1 for all dimensions that "
+        "the model calls batch",
     )
     buckets: int = Field(
         default=BUCKETS,
@@ -86,7 +87,7 @@ class JobOptions(BaseModel):
     in_place: Annotated[list[str], AfterValidator(check_in_place)] = Field(
         default=[],
         description="past_key=present_key writes an output into the memory of an input, once for "
-        "each of them",
+        "each of them, or past.*=present.* for many",
     )
     retune: bool = Field(
         default=False, description="search kept kernels again; always a job of its own"

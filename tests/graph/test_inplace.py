@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from mcfuser.codegen.llvm import module as llvm
 from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import ModelError
 from mcfuser.graph.check import answer, answered, reference_run, reference_session
+from mcfuser.graph.inplace import paired
 from mcfuser.graph.load import bound, load
 from tests.support.caches import CACHE, MODELS, CacheModel, grouped
 
@@ -153,6 +155,40 @@ def refused(model: CacheModel, pairs: Mapping[str, str], *more: onnx.NodeProto) 
 
 
 WHERE = MODELS["where, new where true"]
+
+
+INPUTS = ("ids", "past.0.key", "past.1.key", "past.0.value")
+OUTPUTS = ("logits", "present.0.key", "present.1.key", "present.0.value")
+
+
+def test_a_star_stands_for_every_input_that_is_named_so() -> None:
+    assert paired({"past.*.key": "present.*.key"}, INPUTS, OUTPUTS) == {
+        "past.0.key": "present.0.key", "past.1.key": "present.1.key",
+    }  # fmt: skip
+    assert len(paired({"past.*": "present.*"}, INPUTS, OUTPUTS)) == 3
+    assert paired({"ids": "logits"}, INPUTS, OUTPUTS) == {"ids": "logits"}
+    starred = ("past.*",)
+    assert paired({"past.*": "present"}, starred, ("present",)) == {"past.*": "present"}
+
+
+@pytest.mark.parametrize(
+    ("pair", "words"),
+    [
+        (("past.*", "present"), "each has one '*'"),
+        (("past", "present.*"), "each has one '*'"),
+        (("past.*.*", "present.*.*"), "each has one '*'"),
+        (("before.*", "present.*"), "the model has no such input; it has ids, past.0.key"),
+        (("past.*", "after.*"), "for 'past.0.key': the model has no such output; it has logits"),
+    ],
+)
+def test_stars_that_stand_for_nothing_are_refused(pair: tuple[str, str], words: str) -> None:
+    with pytest.raises(ModelError, match=re.escape(words)):
+        paired(dict([pair]), INPUTS, OUTPUTS)
+
+
+def test_what_a_star_stood_for_is_told() -> None:
+    module = load(WHERE.proto().SerializeToString(), {}, in_place={"pas*": "presen*"})
+    assert module.in_place == PAIR
 
 
 def test_other_names_are_told() -> None:
