@@ -15,12 +15,15 @@ from dataclasses import replace
 
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.linear import added, linear
+from mcfuser.algebra.quotient import parts
 from mcfuser.chain import Chain, Operator
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Read, read, reads, replaced, walk
 
 LOG2E = math.log2(math.e)
 NEAR_LOWEST = 1e37
 """Numbers beyond this are masks, not scores."""
+_LEAST = 1e-3
+"""The least factor of the lowest number that leaves an exponential nothing else."""
 
 
 def base_two(chain: Chain) -> Chain:
@@ -71,11 +74,23 @@ def _argument(chain: Chain, o: Operator) -> Expr | None:
         used = any(e == wanted for r in chain.operators for e in walk(r.body))
         used = used and all(_smooth(chain, r, own, wanted) for r in chain.operators)
         alone = o.domain is None or all(
-            _only_in(r.body, own, wanted) for r in chain.readers(o.out)
+            _only_in(saturated(r.body, own), own, wanted) for r in chain.readers(o.out)
         )  # of an empty row others read the lowest number, not a multiple of it
         if used and alone and unbiased(chain, x, o.over):
             return x
     return None
+
+
+def saturated(e: Expr, own: Read) -> Expr:
+    """The expression with a number for every exponential of a maximum plus something else: of an
+    empty row it is infinite or zero, whatever the lowest number is multiplied with."""
+    if isinstance(e, Cast):
+        return Cast(saturated(e.arg, own), e.dtype)
+    if not isinstance(e, Call):
+        return e
+    if e.op == "exp" and abs(linear(e.args[0]).get(own, 0.0)) >= _LEAST:
+        return Const(1.0)
+    return Call(e.op, tuple(saturated(a, own) for a in e.args))
 
 
 def _smooth(chain: Chain, r: Operator, own: Read, wanted: Expr) -> bool:
@@ -93,6 +108,8 @@ def _smooth(chain: Chain, r: Operator, own: Read, wanted: Expr) -> bool:
             return holds(e.arg, below or e.dtype in DISCRETE)
         if not isinstance(e, Call):
             return True
+        if (quotient := parts(e)) is not None:  # it is near 0 where its numerator is
+            return all(holds(a, below) for a in quotient)
         if e.op == "select":
             return holds(e.args[0], True) and all(holds(a, below) for a in e.args[1:])
         return all(holds(a, below or e.op in steps) for a in e.args)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mcfuser.algebra.dependence import through_maps
-from mcfuser.algebra.exponent import unbiased
+from mcfuser.algebra.exponent import saturated, unbiased
 from mcfuser.algebra.ranges import ANY, FINITE, ORDINARY, ZERO, ValueRange, value
 from mcfuser.chain import LOWEST, Chain, Operator, Tensor, fresh, sources
 from mcfuser.expr import (
@@ -195,13 +195,15 @@ def nothing_met(top: Read, least: float) -> Expr:
 
 
 def _guarded(chain: Chain, name: str, bodies: Mapping[str, Expr]) -> bool:
-    """All that reads a maximum reads 0 where that has met nothing."""
+    """All that reads a maximum reads 0 where that has met nothing, or an exponential in which it is
+    as good as any other low number."""
     own = read(name, *chain.operator(name).axes)
     if name in chain.outputs:
         return False
     for o in chain.readers(name):
         inside = own in reads(o.domain) if o.domain is not None else False
-        if inside or bodies.get(o.out, o.body) == o.body:
+        unseen = own not in reads(saturated(o.body, own))
+        if inside or (bodies.get(o.out, o.body) == o.body and not unseen):
             return False
     return True
 

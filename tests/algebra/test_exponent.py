@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mcfuser.algebra.exponent import LOG2E, base_two
+from mcfuser.algebra.quotient import guarded
 from mcfuser.chain import LOWEST, Chain, attention
 from mcfuser.expr import Call, walk
 from mcfuser.space.program import program
@@ -144,6 +145,42 @@ def test_what_a_maximum_is_joined_with_is_taken_to_base_two_as_well() -> None:
 def test_a_maximum_that_is_compared_is_not_rounded_otherwise(line: str) -> None:
     c = softmax("S[m, n] * 0.125", "", line, outputs=("O", "T"))
     assert base_two(c) == c
+
+
+@pytest.mark.parametrize("inside", ["", " where n <= m"])
+def test_weights_that_are_divided_before_their_product(inside: str) -> None:
+    """As a front end writes a softmax. Its quotients are guarded: 0 where a weight is."""
+    lines = [
+        "S[m, n] = sum[k] Q[m, k] * K[n, k]", "X[m, n] = S[m, n] * 0.125",
+        f"R[m] = max[n] X[m, n]{inside}", "P[m, n] = exp(X[m, n] - R[m])",
+        f"Z[m] = sum[n] P[m, n]{inside}", "W[m, n] = P[m, n] / Z[m]",
+        f"O[m, h] = sum[n] W[m, n] * V[n, h]{inside}",
+    ]  # fmt: skip
+    c = guarded(chain({"m": 6, "n": 8, "k": 4, "h": 3}, SHAPES, lines))
+    found = base_two(c)
+    assert calls(found) >= {"exp2"} and "exp" not in calls(found)
+    same(c, found)
+
+
+def test_a_sink_above_the_maximum_of_rows_that_may_be_empty() -> None:
+    lines = [
+        "S[m, n] = sum[k] Q[m, k] * K[n, k]", "R[m] = max[n] S[m, n] where n < m",
+        "P[m, n] = exp(S[m, n] - R[m])", "Z[m] = sum[n] P[m, n] where n < m",
+        "W[m, n] = P[m, n] / (Z[m] + exp(a[m] - R[m]))",
+        "O[m, h] = sum[n] W[m, n] * V[n, h] where n < m",
+    ]  # fmt: skip
+    c = guarded(chain({"m": 6, "n": 8, "k": 4, "h": 3}, {**SHAPES, "a": "m"}, lines))
+    found = base_two(c)
+    assert "exp2" in calls(found)
+    x = values(c)
+    for number in (0.0, -30.0, 40.0, LOWEST):
+        x["a"] = np.full(6, number)
+        with np.errstate(over="ignore"):
+            one, *others = (evaluate(each, x)["O"] for each in (c, found, program(c).chain))
+        for other in others:
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+        assert not one[0].any()
+    assert len(program(c).unmasked) == 3  # scores are masked once
 
 
 def test_scores_that_no_map_computes_get_a_factor() -> None:
