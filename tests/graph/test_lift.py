@@ -9,13 +9,14 @@ import numpy as np
 import onnx
 import pytest
 
-from mcfuser.expr import text
+from mcfuser.expr import Call, text, walk
 from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.lift import Lifted, lift
 from mcfuser.graph.load import Loaded, load
 from mcfuser.graph.partition import partition
 from mcfuser.graph.selection import ChainMatch
 from mcfuser.graph.views import Unliftable
+from mcfuser.space.program import program
 from tests.support.computed_naively import both
 from tests.support.nets import Net
 
@@ -281,6 +282,25 @@ def test_weights_that_leave_the_chain_are_zero_outside_the_mask(tmp_path: Path) 
         return n.op("Softmax", added(CAUSAL, -np.inf)(n, scores), axis=-1)
 
     check(build, tmp_path)
+
+
+@pytest.mark.parametrize("hidden", [0.0, -np.inf], ids=["all shown", "causal"])
+@pytest.mark.parametrize("sink", [False, True])
+def test_the_softmax_of_a_model_is_to_base_two(hidden: float, sink: bool) -> None:
+    """Its weights are divided before they are multiplied, and their quotients guarded."""
+    mask = added(CAUSAL, hidden)
+
+    def build(n: Net) -> str:
+        def scaled(n: Net, scores: str) -> str:
+            return mask(n, n.op("Mul", scores, n.const(0.5)))
+
+        return (with_a_sink(scaled, its_maximum) if sink else scores_with(scaled))(n)
+
+    *_, done, _ = lifted(build)
+    ready = program(done.chain).chain
+    found = {e.op for o in ready.operators for e in walk(o.body) if isinstance(e, Call)}
+    assert "exp2" in found
+    assert ("exp" in found) == sink  # of the sink itself
 
 
 def with_a_sink(mask: Callable[[Net, str], str], top: Callable[[Net, str], str]) -> Build:
