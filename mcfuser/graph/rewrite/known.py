@@ -31,6 +31,8 @@ INTEGERS = frozenset({
 """Element types that no rounding touches."""
 MOVES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """The operators that give elements other positions and change none."""
+_PATH = 64
+"""The most moves after a constant that are looked through."""
 _RESHAPING = frozenset(MOVES) - {"Transpose"}
 _ASSEMBLING = frozenset((*MOVES, "Concat", "Slice", "Split"))
 """The operators by which exporters put weights together."""
@@ -81,16 +83,19 @@ class KnownValues:
     def array(self, name: str) -> OnnxArray | None:
         """The elements of a constant, also in another shape; None where the value is not known to
         be one."""
-        if name in self.constants:
-            array: OnnxArray = numpy_helper.to_array(self.constants[name])
-            return array
-        if name in self.weights:
-            return self.weights[name]
-        made, shape = self.moves.get(name), self.shape(name)
-        if made is None or made.op_type not in _RESHAPING or shape is None:
-            return None
-        source = self.array(made.input[0])
-        return None if source is None else source.reshape(shape)
+        source, seen = name, 0
+        while source not in self.constants and source not in self.weights:
+            made = self.moves.get(source)
+            if made is None or made.op_type not in _RESHAPING or seen == _PATH:
+                return None
+            source, seen = made.input[0], seen + 1
+        array: OnnxArray = (
+            numpy_helper.to_array(self.constants[source])
+            if source in self.constants
+            else self.weights[source]
+        )
+        shape = array.shape if source == name else self.shape(name)
+        return None if shape is None else array.reshape(shape)
 
     def is_fixed(self, name: str) -> bool:
         """Whether a value is a constant, or put together from constants alone."""
