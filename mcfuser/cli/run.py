@@ -142,11 +142,12 @@ def _shapes(
         fixed = {n: s for n, s in compiled_for.items() if not ranged({n: s})}
         read = {*compiled_for, *(name for e in extents for name, _ in e["places"])}
         shapes = highest(fixed) | {n: s for n, s in read_shapes(inputs).items() if n in read}
+    ports = {port["name"] for port in report.get("inputs", ())}
     for extent in extents:
         low, high, sliced = extent["low"], extent["high"], extent.get("sliced")
         by_input = {f"dimension {i} of input '{n}'": (n, i) for n, i in extent["places"]}
-        by_name = {f"dimension '{extent['name']}'": (extent["name"], 0)}
-        for what, (name, position) in (by_name | by_input).items():
+        named = {f"dimension '{n}'": (n, 0) for n in (extent["name"],) if n not in ports}
+        for what, (name, position) in (named | by_input).items():
             n = dict(enumerate(shapes.get(name, ()))).get(position, low)
             if n < low or (n > high and not sliced):
                 takes = f"{low} {'or more' if sliced else f'to {high}'}"

@@ -342,8 +342,9 @@ class _Walk:
             return None
         past = self.known.extent(node, 3, 2)
         if past is not None and self.known.integer(node, "sliding_window_cache", 0):
-            some = self.known.integer(node, "local_window_size", past) < past
-            return min(past, whole[0]) - 1, (min(past, whole[0]) if some else whole[0]) - 1
+            full = min(past, whole[0])
+            spare = self.known.integer(node, "local_window_size", past) < past
+            return full - 1, (full if spare else whole[0]) - 1
         new = self.known.extent(node, 0, 1) or (whole[0] - past if past is not None else 0)
         return (new if 0 < new <= whole[0] else whole[0]) - 1, whole[0] - 1
 

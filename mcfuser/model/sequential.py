@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mcfuser.chain import BYTES, Chain, Operator, Product, contiguous_axes
 from mcfuser.device import Device
-from mcfuser.expr import Call, Cast, axes, reads, walk
+from mcfuser.expr import Call, axes, reads, walk
 from mcfuser.lowering.tensorir.box import box_spans
 from mcfuser.lowering.tensorir.epilogue import applies, epilogues
 from mcfuser.lowering.tensorir.knobs import LANE
@@ -35,7 +35,7 @@ from mcfuser.lowering.tensorir.micro import (
     micro_vectors,
 )
 from mcfuser.lowering.tensorir.neighbours import Sharing, groups, shared_by, sharers
-from mcfuser.lowering.tensorir.unpacked import MadeWeights, made_of, unpacked
+from mcfuser.lowering.tensorir.unpacked import MadeWeights, made_of, operations, unpacked
 from mcfuser.model.analytical import storage
 from mcfuser.model.dots import dot_seconds
 from mcfuser.model.matrix import matrix_seconds
@@ -243,7 +243,7 @@ class _Core:
         AVX2, 2026-11-26)."""
         made, positions = self.made(s), self.sizes.positions(s.operator.axes)
         if made is None:
-            return sum(isinstance(n, (Call, Cast)) for n in walk(s.body)) * positions
+            return operations(s.body) * positions
         result: Floats = positions * made.steps(self.lanes, self.sizes.positions(made.inner))
         return result
 

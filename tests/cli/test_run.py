@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 
-from mcfuser.cli.run import told
+from mcfuser.cli.run import _shapes, told
+from mcfuser.errors import InputError
 from mcfuser.graph.check import Checked
 from mcfuser.graph.running import Ran
 from tests.support.command import mcfuser
@@ -77,3 +79,29 @@ def test_it_is_said_where_an_output_has_no_number_to_compare() -> None:
     done = Ran({"y": np.full((2, 3), np.nan, np.float32)}, 1e-3)
     _, said, _ = told(done, Checked({"y": 0.0}, 1e-4, done, 2e-3, ("y",)))
     assert said.startswith("  'y' has no number on these inputs, nor has it in onnxruntime: ")
+
+
+RANGED = {
+    "shapes": {"batch": ["1..4"], "ids": ["1..4", 8]},
+    "inputs": [{"name": "ids"}, {"name": "mask"}],
+    "extents": [{"name": "batch", "low": 1, "high": 4, "places": [["ids", 0], ["mask", 0]]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("batch=5", "dimension 'batch' is 5; the module takes 1 to 4"),
+        ("mask=5x8", "dimension 0 of input 'mask' is 5; the module takes 1 to 4"),
+    ],
+)
+def test_extents_outside_of_the_module_s_are_told_by_dimension_or_input(
+    words: str, told: str
+) -> None:
+    with pytest.raises(InputError, match=told):
+        _shapes(RANGED, None, [words])
+
+
+def test_an_input_that_is_called_as_a_dimension_has_an_extent_of_its_own() -> None:
+    report = RANGED | {"inputs": [{"name": "ids"}, {"name": "mask"}, {"name": "batch"}]}
+    assert _shapes(report, None, ["batch=5", "ids=2x8"]) == {"batch": (5,), "ids": (2, 8)}

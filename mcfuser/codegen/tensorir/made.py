@@ -26,9 +26,9 @@ def made_weights(w: Writer, o: Operands) -> MadeWeights | None:
     return made_of(w.products.maps[o.right].body, o.roles.depth)
 
 
-def code_table(w: Writer, made: MadeWeights | None) -> CodeTable | None:
+def code_table(w: Writer, made: MadeWeights) -> CodeTable | None:
     """The table in which numbers are looked up; None where there is none, or no instruction."""
-    return made.table if made is not None and w.lowering.lanes == WIDE else None
+    return made.table if w.lowering.lanes == WIDE else None
 
 
 def fill_table(w: Writer, o: Operands, table: CodeTable) -> None:

@@ -112,16 +112,14 @@ def _allocate_sums(
 def _allocate_made(w: Writer, operands: Sequence[Operands]) -> None:
     """Sums of the products of blocks of weights that are made in registers, and what numbers are
     looked up by and in."""
-    made = {o.right: o for o in operands if made_weights(w, o) is not None}
-    _allocate_sums(w, "part", [*made.values()], "float32")
-    tables = {tile: code_table(w, made_weights(w, o)) for tile, o in made.items()}
-    looked_up = [o for tile, o in made.items() if tables[tile] is not None]
-    _allocate_sums(w, "code", looked_up, "int32", rows=1)
-    _allocate_sums(w, "number", looked_up, "float32", rows=1)
-    for tile, table in tables.items():
-        if table is not None:
-            _allocate(w, f"{tile}_codes", [len(table.values)])
-            fill_table(w, made[tile], table)
+    made = [(o, m) for o in operands if (m := made_weights(w, o)) is not None]
+    tables = [(o, table) for o, m in made if (table := code_table(w, m)) is not None]
+    _allocate_sums(w, "part", [o for o, _ in made], "float32")
+    _allocate_sums(w, "code", [o for o, _ in tables], "int32", rows=1)
+    _allocate_sums(w, "number", [o for o, _ in tables], "float32", rows=1)
+    for o, table in tables:
+        _allocate(w, f"{o.right}_codes", [len(table.values)])
+        fill_table(w, o, table)
 
 
 def _tile_shape(w: Writer, name: str) -> list[int]:

@@ -48,9 +48,8 @@ class RuntimeShapes:
     def at(self, point: Point) -> dict[str, tuple[int, ...]]:
         """The shapes that were given, by input or by the name of a dimension, where the run-time
         extents are these."""
-        names = {place: e.name for e in self.extents for place in e.places}
-        names |= {(n, 0): e.name for e in self.extents for n in (e.name, *e.tied) if n in self.given
-                  and (n, 0) not in names}  # fmt: skip
+        names = {(n, 0): e.name for e in self.extents for n in (e.name, *e.tied)}
+        names |= {place: e.name for e in self.extents for place in e.places}
         return {
             name: tuple(
                 point[names[name, i]] if isinstance(extent, ExtentRange) else extent

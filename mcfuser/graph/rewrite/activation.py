@@ -57,10 +57,13 @@ def tanh_gelu(body: NodeBody, x: str) -> str:
 
 
 def quick_gelu(body: NodeBody) -> list[str | None]:
-    """com.microsoft's QuickGelu: x sigmoid(alpha x)."""
-    x = body.read(0)
-    gate = body.op("Sigmoid", body.scaled(x, body.attribute("alpha", 1.702)))
-    return [body.op("Mul", x, gate)]
+    """com.microsoft's QuickGelu."""
+    return [swish(body, body.read(0), body.attribute("alpha", 1.702))]
+
+
+def swish(body: NodeBody, x: str, alpha: float = 1.0) -> str:
+    """x sigmoid(alpha x)."""
+    return body.op("Mul", x, body.op("Sigmoid", body.scaled(x, alpha)))
 
 
 def fused_product(body: NodeBody) -> list[str | None]:

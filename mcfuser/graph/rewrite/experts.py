@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from mcfuser.graph.rewrite.activation import tanh_gelu
+from mcfuser.graph.rewrite.activation import swish, tanh_gelu
 from mcfuser.graph.rewrite.blocked import BlockedWeights
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.rewrite.quantized import unpacked
@@ -45,10 +45,7 @@ def mixture(body: NodeBody) -> list[str | None]:
     """MoE: experts with weights [experts, columns, depth] in floating point."""
 
     def weights(product: int, numbers: str | None) -> str:
-        whole = body.read(2 * product)
-        if numbers is not None:
-            whole = body.op("Gather", whole, numbers, axis=0)
-        return body.transpose(whole, 0, 2, 1)
+        return body.transpose(_picked(body, body.read(2 * product), numbers), 0, 2, 1)
 
     return [_mixed(body, weights, {1: 3, 2: 5, 3: 7}, body.has(6), None)]
 
@@ -115,8 +112,7 @@ def _mixed(
         y = body.op("MatMul", value, weights(number, chosen.numbers))
         if (bias := body.input(biases[number])) is None:
             return y
-        if chosen.numbers is not None:
-            bias = body.op("Gather", bias, chosen.numbers, axis=0)
+        bias = _picked(body, bias, chosen.numbers)
         return body.op("Add", y, body.reshape(bias, *body.shape(bias)[:1], 1, -1))
 
     other = product(3, rows) if third else None
@@ -128,6 +124,11 @@ def _mixed(
         y = body.transpose(y, 1, 0, 2)
     weighed = body.op("Mul", y, body.cast(chosen.weights, body.dtype(y)))
     return body.reshape(body.sum(weighed, 1), *extents)
+
+
+def _picked(body: NodeBody, whole: str, numbers: str | None) -> str:
+    """What experts with some numbers have of a value whose first dimension counts experts."""
+    return whole if numbers is None else body.op("Gather", whole, numbers, axis=0)
 
 
 def _routed(body: NodeBody, mixing: str | None) -> _Chosen:
@@ -162,7 +163,7 @@ def _activated(body: NodeBody, x: str, other: str | None) -> str:
         case "relu":
             y = body.op("Relu", x)
         case "silu":
-            y = body.op("Mul", x, body.op("Sigmoid", x))
+            y = swish(body, x)
         case "gelu":
             y = tanh_gelu(body, x)
         case "identity":
@@ -184,7 +185,7 @@ def _gated(body: NodeBody, x: str, other: str | None, fusion: int) -> str:
     if (limit := body.attribute("swiglu_limit", None)) is not None:
         high, low = body.like(limit, x), body.like(-limit, x)
         x, other = body.op("Min", x, high), body.op("Clip", other, low, high)
-    gate = body.op("Sigmoid", body.scaled(x, body.attribute("activation_alpha", 1.0)))
+    gate = swish(body, x, body.attribute("activation_alpha", 1.0))
     if (beta := body.attribute("activation_beta", 0.0)) != 0:
         other = body.op("Add", other, body.like(beta, other))
-    return body.op("Mul", body.op("Mul", x, gate), other)
+    return body.op("Mul", gate, other)

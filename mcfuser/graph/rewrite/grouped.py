@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from mcfuser.graph.rewrite.body import NodeBody
-from mcfuser.graph.rewrite.movement import placed
+from mcfuser.graph.rewrite.movement import placed, rows_at
 from mcfuser.graph.rewrite.normalization import by_root_mean_square
 from mcfuser.graph.rewrite.rotary import looked_up, rotated
 from mcfuser.graph.rewrite.scores import (
@@ -176,9 +176,9 @@ def _nothing(body: NodeBody, cache: str, shape: tuple[int, ...]) -> str:
 
 def _valid(body: NodeBody, cache: str, start: str, rows: int) -> str:
     """The cache with zeros behind the last of the new positions, which begin at `start`."""
-    batch, _, columns, _ = body.shape(cache, 4)
+    columns = body.shape(cache, 4)[2]
     column = body.const(np.arange(columns).reshape(1, 1, columns, 1), TensorProto.INT64)
-    end = body.op("Add", body.reshape(start, batch, 1, 1, 1), body.const(rows, TensorProto.INT64))
+    end = _end(body, start, rows)
     zero = body.const(np.zeros(()), body.dtype(cache))
     return body.op("Where", body.op("Less", column, end), cache, zero)
 
@@ -200,8 +200,13 @@ def _filled(body: NodeBody, place: _Place) -> list[str | OnnxArray]:
     start, rows, column = place.start, place.rows, np.arange(place.columns)
     if isinstance(start, int):
         return [(column < start + rows).reshape(1, -1)]
-    end = body.op("Add", _each(body, start), body.const(rows, TensorProto.INT64))
+    end = _end(body, start, rows)
     return [body.op("Less", body.const(column, TensorProto.INT64), end)]
+
+
+def _end(body: NodeBody, start: str, rows: int) -> str:
+    """The position behind the new ones, which begin at `start`: [batch, 1, 1, 1]."""
+    return body.op("Add", _each(body, start), body.const(rows, TensorProto.INT64))
 
 
 def _width(body: NodeBody) -> int:
@@ -310,9 +315,7 @@ def _picked(body: NodeBody, x: str, row: str) -> str:
     count = body.shape(row, 4)[2]
     if batch == 1:
         return body.op("Gather", x, body.reshape(row, count), axis=2)
-    return body.op(
-        "GatherElements", x, body.op("Expand", row, body.ints([batch, heads, count, depth])), axis=2
-    )
+    return rows_at(body, x, row, (batch, heads, count, depth))
 
 
 def _each(body: NodeBody, x: str) -> str:

@@ -30,9 +30,15 @@ def placed(body: NodeBody, cache: str, new: str, start: str, circular: bool = Fa
     if rows > 1:
         lowest, highest = (body.const(n, TensorProto.INT64) for n in (0, rows - 1))
         index = body.op("Clip", since, lowest, highest)
-        index = body.op("Expand", index, body.ints([batch, heads, columns, depth]))
-        new = body.op("GatherElements", new, index, axis=2)
+        new = rows_at(body, new, index, (batch, heads, columns, depth))
     return body.op("Where", within, new, cache)
+
+
+def rows_at(body: NodeBody, x: str, index: str, shape: tuple[int, ...]) -> str:
+    """Rows of [batch, heads, rows, depth] by their numbers, which broadcast to the `shape` of the
+    result."""
+    index = body.op("Expand", index, body.ints(shape))
+    return body.op("GatherElements", x, index, axis=2)
 
 
 def concatenation(body: NodeBody) -> list[str | None] | None:

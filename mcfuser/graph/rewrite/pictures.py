@@ -3,6 +3,7 @@ optimizer writes diffusion models for GPUs."""
 
 from __future__ import annotations
 
+from mcfuser.graph.rewrite.activation import swish
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.rewrite.normalization import over_groups
 
@@ -40,7 +41,7 @@ def _normal(body: NodeBody, x: str) -> str:
     groups, small = body.attribute("groups", 0), body.attribute("epsilon", 1e-5)
     y = over_groups(body, _first(body, x) if last else x, scale, shift, groups, small)
     if body.attribute("activation", 0):
-        y = body.op("Mul", y, body.op("Sigmoid", y))
+        y = swish(body, y)
     return _last(body, y) if last else y
 
 

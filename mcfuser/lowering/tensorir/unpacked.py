@@ -62,15 +62,14 @@ class MadeWeights:
         them has one scale."""
         looked_up = np.zeros(1)
         if self.table is not None:
-            spared = _operations(self.table.made) - _operations(self.table.code) - 1
+            spared = operations(self.table.made) - operations(self.table.code) - 1
             looked_up = spared * (lanes == WIDE)
-        steps: Floats = (
-            _operations(self.numbers) - looked_up + (2 + _operations(self.scale)) / block
-        )
+        steps: Floats = operations(self.numbers) - looked_up + (2 + operations(self.scale)) / block
         return steps
 
 
-def _operations(e: Expr) -> int:
+def operations(e: Expr) -> int:
+    """Calls and casts that making a number takes."""
     return sum(isinstance(n, (Call, Cast)) for n in walk(e))
 
 
